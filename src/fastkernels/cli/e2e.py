@@ -154,7 +154,9 @@ def _limits(context: click.Context, parameter: click.Parameter, given: tuple[str
     return limits
 
 
-@command.command(epilog="Example: fk e2e serve --model llama --request-rate 4 --request-rate inf --goodput ttft:200")
+@command.command(
+    epilog="Example: fk e2e serve --model llama --request-rate 4 --request-rate inf --goodput ttft:200"
+)
 @_lengths(128, 128)
 @click.option("--num-prompts", type=_POSITIVE, default=200, show_default=True)
 @click.option(
@@ -185,7 +187,9 @@ def _limits(context: click.Context, parameter: click.Parameter, given: tuple[str
     default=(99.0,),
     show_default=True,
 )
-@click.option("--base-url", metavar="URL", help="A server that runs (http://127.0.0.1:8000/v1); else one is started.")
+@click.option(
+    "--base-url", metavar="URL", help="A server that runs (http://127.0.0.1:8000/v1); else one is started."
+)
 @click.option("--api-key", envvar="FK_API_KEY", metavar="KEY", help="Of that server.")
 @options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout.")
 @partial(engine_options, needs_model=False)
@@ -209,6 +213,8 @@ def serve(
     """
     from fastkernels.cli.output import emit_json
     from fastkernels.cli.progress import telling
+    from fastkernels.engine.core.checks import device_of
+    from fastkernels.measure.environment import environment
 
     try:
         from fastkernels.serve import bench
@@ -236,6 +242,7 @@ def serve(
             engine = engine_of(flags)
             record["engine"] = engine.__dict__
             tell(f"loading {engine.model}")
+            record["environment"] = environment(device_of(engine.device).type).model_dump()
             base_url = stack.enter_context(running(ServeOptions(engine, port=0))) + "/v1"
         record["results"] = bench.measure(base_url, load, tell, api_key)
     for result in record["results"]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from fastkernels.cli import options
 from fastkernels.cli.e2e import engine_of, engine_options
 from fastkernels.errors import MissingExtraError
 from fastkernels.layout import install_line
@@ -15,8 +14,12 @@ _POSITIVE = click.IntRange(min=1)
 
 
 @click.command(epilog="Example: fk serve --model llama --size tiny --port 8000")
-@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0: all of this machine's addresses.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="0.0.0.0: all of this machine's addresses."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
+)
 @click.option("--served-model-name", "name", metavar="NAME", help="What clients call it. Default: --model.")
 @click.option(
     "--api-key",
@@ -24,7 +27,9 @@ _POSITIVE = click.IntRange(min=1)
     metavar="KEY",
     help="What clients of /v1 must show; in FK_API_KEY other users of this machine do not see it.",
 )
-@click.option("--max-body-mb", type=_POSITIVE, default=64, show_default=True, help="Most of a request's body.")
+@click.option(
+    "--max-body-mb", type=_POSITIVE, default=64, show_default=True, help="Most of a request's body."
+)
 @click.option(
     "--max-requests", type=_POSITIVE, default=4096, show_default=True, help="Most answers that wait or run."
 )

@@ -121,6 +121,7 @@ class Answers:
                 if answer.has_news:
                     answer.has_news = False
                     yield place, answer.reader.news(answer.request)
+            self._require_no_problem()
             if all(answer.has_ended and not answer.has_news for answer in self._answers):
                 return
             await self._wait()
@@ -129,6 +130,7 @@ class Answers:
         """Of each prompt its answers."""
         while not all(answer.has_ended for answer in self._answers):
             await self._wait()
+        self._require_no_problem()
         n = len(self._answers) // len(self.prompts)
         groups = (self._answers[at : at + n] for at in range(0, len(self._answers), n))
         return [group[0].reader.whole([answer.request for answer in group]) for group in groups]
@@ -152,9 +154,13 @@ class Answers:
                 answer.request.finish_reason = "abort"
 
     async def _wait(self) -> None:
+        """Until something is new, or a problem is there."""
         if self._problem is None:
             await self._changed.wait()
             self._changed.clear()
+        self._require_no_problem()
+
+    def _require_no_problem(self) -> None:
         if self._problem is not None:
             raise self._problem
 

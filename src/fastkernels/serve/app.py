@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -93,13 +94,16 @@ class _Routes:
         self._engine, self._ready, self._text, self._served = engine, ready, text, served
         self._metrics = Metrics()
         self._since = int(time.time())
+        self._tokenizing = threading.Lock()  # tokenizers are no business of two threads at once
 
     async def require_key(self, request: Request) -> None:
         if self._served.api_key is None:
             return
         given = request.headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {self._served.api_key}".encode()):
-            raise ApiError(401, "the API key is missing or wrong: Authorization: Bearer KEY", code="invalid_api_key")
+            raise ApiError(
+                401, "the API key is missing or wrong: Authorization: Bearer KEY", code="invalid_api_key"
+            )
 
     async def health(self) -> Response:
         if self._engine.failure is not None:
@@ -125,14 +129,17 @@ class _Routes:
     async def completions(self, request: Request) -> Response:
         body = read(CompletionBody, await self._content(request))
         self._require_model(body.model)
-        sampling = body.sampling(self._ready.defaults, self._ready.max_tokens or self._ready.defaults.max_tokens)
+        sampling = body.sampling(
+            self._ready.defaults, self._ready.max_tokens or self._ready.defaults.max_tokens
+        )
 
         def prompts() -> list[Asked]:
             data = None if body.multi_modal_data is None else media.multi_modal_data(body.multi_modal_data)
-            return [
-                Asked(self._text.encode(prompt) if isinstance(prompt, str) else prompt, data)
-                for prompt in body.prompts
-            ]
+            with self._tokenizing:
+                return [
+                    Asked(self._text.encode(prompt) if isinstance(prompt, str) else prompt, data)
+                    for prompt in body.prompts
+                ]
 
         replies = Completions(self._served.name, body.num_logprobs, self._with_ids(body), body.includes_usage)
         return await self._answer(request, prompts, sampling, replies, body.stream)
@@ -145,15 +152,14 @@ class _Routes:
         def prompts() -> list[Asked]:
             found: list[tuple[str, Any]] = []
             messages = [_message(message, found) for message in body.messages]
-            _, ids = self._text.conversation(
-                messages,
-                **{
-                    **(body.chat_template_kwargs or {}),
-                    "chat_template": body.chat_template,
-                    "add_generation_prompt": body.add_generation_prompt,
-                    "continue_final_message": body.continue_final_message,
-                },
-            )
+            options = {
+                **(body.chat_template_kwargs or {}),
+                "chat_template": body.chat_template,
+                "add_generation_prompt": body.add_generation_prompt,
+                "continue_final_message": body.continue_final_message,
+            }
+            with self._tokenizing:
+                _, ids = self._text.conversation(messages, **options)
             return [Asked(ids, media.gathered(found) if found else None)]
 
         replies = Chats(self._served.name, body.num_logprobs, self._with_ids(body), body.includes_usage)
@@ -194,7 +200,9 @@ class _Routes:
         if not asked:
             raise ApiError(400, "prompt: the list is empty", param="prompt")
         if self._engine.num_open + wanted > most:
-            raise ApiError(429, f"{self._engine.num_open} answers are open, and {most} are the most: try later")
+            raise ApiError(
+                429, f"{self._engine.num_open} answers are open, and {most} are the most: try later"
+            )
         answers = Answers(self._engine, self._text, self._metrics, asked, sampling, streamed)
         stream = None
         try:
@@ -265,7 +273,9 @@ def _message(message: dict[str, Any], found: list[tuple[str, Any]]) -> dict[str,
     there are media between."""
     content = message.get("content")
     if "role" not in message or not isinstance(content, (str, list, type(None))):
-        raise ApiError(400, "messages: a message has a role, and a content of text or parts", param="messages")
+        raise ApiError(
+            400, "messages: a message has a role, and a content of text or parts", param="messages"
+        )
     if not isinstance(content, list):
         return message
     parts = [media.part_of_chat(part) for part in content]

@@ -86,7 +86,8 @@ def told(result: Mapping[str, Any]) -> list[str]:
     kept = "" if limits is None else f", goodput {limits:.2f} requests/s"
     lines = [
         f"rate {rate}: {result['completed']} requests in {result['duration']:.2f} s, "
-        f"{result['request_throughput']:.2f} requests/s, {result['output_throughput']:.1f} output tokens/s{kept}"
+        f"{result['request_throughput']:.2f} requests/s, "
+        f"{result['output_throughput']:.1f} output tokens/s{kept}"
     ]
     for name in TIMES:
         figures = [(key, ms) for key, ms in result.items() if key.endswith(f"_{name}_ms")]

@@ -70,7 +70,9 @@ class EngineClient:
         loop = asyncio.get_running_loop()
         self._listens = True
         for work in (self._read, self._write):
-            threading.Thread(target=work, args=(loop,), daemon=True, name=f"fk engine {work.__name__}").start()
+            threading.Thread(
+                target=work, args=(loop,), daemon=True, name=f"fk engine {work.__name__}"
+            ).start()
 
     def add(
         self, prompt: Prompt, sampling: SamplingParams, streamed: bool, take: Callable[[Event | None], None]
@@ -104,11 +106,13 @@ class EngineClient:
         if self._listens:
             self._messages.put(None)  # a close would wait for the thread that reads
         else:
-            self._connection.close()
+            self._process.kill()  # it is loading still, and heeds nobody
         self._process.join(_STOP_S if self.failure is None else 1.0)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+        if not self._listens:
+            self._connection.close()
 
     # ---- threads
 

@@ -8,8 +8,8 @@ import signal
 import traceback
 from multiprocessing.connection import Connection
 
-from fastkernels.engine.llm import LLM
 from fastkernels.engine.core.request import RequestOutput
+from fastkernels.engine.llm import LLM
 from fastkernels.errors import FastKernelsError, RequestError
 from fastkernels.runner.models import e2e
 from fastkernels.serve.messages import Abort, Add, AskStats, Failed, Grown, Ready, Refused, Stats

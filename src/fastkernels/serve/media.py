@@ -46,7 +46,9 @@ def part_of_chat(part: Mapping[str, Any]) -> tuple[str, Any] | None:
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}}:
             return "audio", f"data:audio/{form};base64,{data}"
     kind = part.get("type") if isinstance(part, Mapping) else part
-    raise ApiError(400, f"messages: a part is text, image_url or input_audio, not {kind!r:.60}", param="messages")
+    raise ApiError(
+        400, f"messages: a part is text, image_url or input_audio, not {kind!r:.60}", param="messages"
+    )
 
 
 def _listed(kind: str, given: Any) -> list[Any]:

@@ -9,7 +9,6 @@ from fastkernels.engine.core.request import Logprobs
 from fastkernels.engine.core.sampling_params import SamplingParams
 from fastkernels.engine.media.intake import Prompt
 
-
 # ---- to the engine
 
 

@@ -49,7 +49,8 @@ def serve(options: ServeOptions, tell: Callable[[str], None], listening: Callabl
         ready = engine.ready()
         named = options.engine.tokenizer
         text = Text(
-            None if named is None else tokenizer_of(named), None if ready.folder is None else Path(ready.folder)
+            None if named is None else tokenizer_of(named),
+            None if ready.folder is None else Path(ready.folder),
         )
         _ = text.tokenizer  # a broken one is told now
         served = Served(
