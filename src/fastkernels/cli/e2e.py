@@ -242,7 +242,8 @@ def serve(
             engine = engine_of(flags)
             record["engine"] = engine.__dict__
             tell(f"loading {engine.model}")
-            record["environment"] = environment(device_of(engine.device).type).model_dump()
+            kind = "cuda" if device_of(engine.device).type == "cuda" else "cpu"
+            record["environment"] = environment(kind).model_dump()
             base_url = stack.enter_context(running(ServeOptions(engine, port=0))) + "/v1"
         record["results"] = bench.measure(base_url, load, tell, api_key)
     for result in record["results"]:
@@ -257,14 +258,13 @@ def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., 
     from fastkernels.cli.progress import telling
     from fastkernels.runner.models import e2e
 
-    json_path = flags.pop("json_path")
-    engine = engine_of(flags)
+    engine = engine_of({name: value for name, value in flags.items() if name != "json_path"})
     with telling() as tell, e2e.blaming(engine.candidates):
         tell(f"loading {engine.model}")
         llm, start_s = e2e.load(engine, run)
         result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))
-    if json_path:
-        emit_json(result, json_path)
+    if flags["json_path"]:
+        emit_json(result, flags["json_path"])
     return result
 
 

@@ -10,6 +10,7 @@ import sys
 
 import httpx
 import numpy as np
+import openai
 import pytest
 from click.testing import CliRunner
 
@@ -17,6 +18,7 @@ from fastkernels import LLM, SamplingParams
 from fastkernels.cli.e2e import command as e2e_command
 from fastkernels.errors import FastKernelsError
 from fastkernels.serve import bench
+from tests.unit.engine.test_llm import tokenizer
 from tests.unit.serve.running import TINY, Server, eventually, serving
 from tests.unit.serve.test_media import png, url, wav
 
@@ -81,12 +83,8 @@ def test_a_reader_that_stops_holds_up_nobody_and_loses_nothing(server: Server) -
     with socket.socket() as stalled:
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.connect((host, int(port)))
-        head = (
-            "POST /v1/completions HTTP/1.1",
-            "host: x",
-            "connection: close",
-            f"content-length: {len(body)}",
-        )
+        length = f"content-length: {len(body)}"
+        head = ("POST /v1/completions HTTP/1.1", "host: x", "connection: close", length)
         before = server.metric('answers_total{how="length"}')
         stalled.sendall("\r\n".join((*head, "", "")).encode() + body)
         ended = eventually(lambda: server.metric('answers_total{how="length"}') == before + 64)
@@ -100,6 +98,7 @@ def test_a_reader_that_stops_holds_up_nobody_and_loses_nothing(server: Server) -
     events = [line for line in content.split(b"\n") if line.startswith(b"data: {")]
     tokens = [len(c["token_ids"]) for event in events for c in json.loads(event[6:])["choices"]]
     assert sum(tokens) == 64 * 250
+    assert max(tokens) > 20, "what came while the reader slept is one piece"
 
 
 def test_images_and_clips_reach_the_model(tmp_path) -> None:
@@ -136,6 +135,38 @@ def test_images_and_clips_reach_the_model(tmp_path) -> None:
                 f"{server.url}/v1/completions", json={**asked, "multi_modal_data": {"smell": []}}
             )
             assert wrong.status_code == 400, wrong.text
+
+
+def test_images_stand_where_the_chat_template_puts_them(tmp_path) -> None:
+    image = np.random.default_rng(0).integers(256, size=(56, 84, 3), dtype=np.uint8)
+    words = tokenizer()
+    words.chat_template = (
+        "{% for part in messages[0]['content'] %}"
+        "{{ 'w252 w250 w253 ' if part['type'] == 'image' else part['text'] }}{% endfor %}"
+    )
+    words.save_pretrained(tmp_path)
+    prompt = {"prompt_token_ids": [5, 252, 250, 253, 6], "multi_modal_data": {"image": image}}
+    (want,) = LLM("qwen2_vl", size="tiny", device="cpu", tokenizer=words).generate(
+        prompt, SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True), use_tqdm=False
+    )
+    parts = [
+        {"type": "text", "text": "w5 "},
+        {"type": "image_url", "image_url": {"url": png(image)}},
+        {"type": "text", "text": "w6"},
+    ]
+    with (
+        serving(tmp_path, "--model", "qwen2_vl", "--tokenizer", str(tmp_path)) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        got = client.chat.completions.create(
+            model="qwen2_vl",
+            messages=[{"role": "user", "content": parts}],
+            temperature=0,
+            max_tokens=8,
+            extra_body={"ignore_eos": True},
+        )
+    assert got.choices[0].message.content == want.outputs[0].text
+    assert got.usage.prompt_tokens == len(want.prompt_token_ids)
 
 
 def test_a_load_starts_its_own_server() -> None:
