@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -28,6 +28,12 @@ _POSITIVE = click.IntRange(min=1)
     help="What clients of /v1 must show; in FK_API_KEY other users of this machine do not see it.",
 )
 @click.option(
+    "--chat-template",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="Jinja, in place of the tokenizer's.",
+)
+@click.option(
     "--max-body-mb", type=_POSITIVE, default=64, show_default=True, help="Most of a request's body."
 )
 @click.option(
@@ -47,6 +53,7 @@ def command(
     port: int,
     name: str | None,
     api_key: str | None,
+    chat_template: TextIO | None,
     max_body_mb: int,
     max_requests: int,
     drain_s: int,
@@ -65,6 +72,14 @@ def command(
     if host not in ("127.0.0.1", "localhost", "::1") and api_key is None:
         saying(f"--host {host} without --api-key: whoever reaches this machine can use the model")
     served = ServeOptions(
-        engine_of(flags), host, port, name, api_key, max_body_mb << 20, max_requests, drain_s
+        engine_of(flags),
+        host=host,
+        port=port,
+        name=name,
+        api_key=api_key,
+        chat_template=None if chat_template is None else chat_template.read(),
+        max_body=max_body_mb << 20,
+        max_requests=max_requests,
+        drain_s=drain_s,
     )
     serve(served, saying, lambda url: click.echo(f"serving {flags['model']} at {url}/v1"))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -39,12 +40,14 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True)
 class Served:
     """name: of the model, as clients say it. max_body: bytes of a request. max_requests: answers that wait
-    or run at once. api_key: what clients of /v1 must show, None for none."""
+    or run at once. api_key: what clients of /v1 must show, None for none. chat_template: in place of the
+    tokenizer's; clients bring none, since one could run for ever."""
 
     name: str
     max_body: int
     max_requests: int
     api_key: str | None = None
+    chat_template: str | None = None
 
 
 class _Left(Exception):
@@ -76,7 +79,8 @@ def make_app(engine: EngineClient, ready: Ready, text: Text, served: Served) -> 
         (Exception, lambda error: ApiError(500, f"{type(error).__name__} in the server; see its output")),
     ):
         app.add_exception_handler(kind, _handler(told))
-    app.add_exception_handler(_Left, lambda *_: Response(status_code=_LEFT))
+    for kind in (_Left, ClientDisconnect):  # the latter amid its body
+        app.add_exception_handler(kind, lambda *_: Response(status_code=_LEFT))
     return app
 
 
@@ -154,7 +158,7 @@ class _Routes:
             messages = [_message(message, found) for message in body.messages]
             options = {
                 **(body.chat_template_kwargs or {}),
-                "chat_template": body.chat_template,
+                "chat_template": self._served.chat_template,
                 "add_generation_prompt": body.add_generation_prompt,
                 "continue_final_message": body.continue_final_message,
             }

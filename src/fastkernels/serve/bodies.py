@@ -106,7 +106,6 @@ class ChatBody(_Body):
     logprobs: bool | None = None
     top_logprobs: StrictInt | None = None
     # vLLM's
-    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -46,11 +46,6 @@ class EngineClient:
         theirs.close()
 
     @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    @property
     def num_open(self) -> int:
         """Answers that have not ended."""
         return len(self._takers)

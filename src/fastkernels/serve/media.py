@@ -20,7 +20,7 @@ import numpy as np
 
 from fastkernels.serve.errors import ApiError
 
-MOST_PIXELS = 1 << 26  # of one image, before it is decoded: a small file may hold a huge one
+MOST_PIXELS = 1 << 26  # of all images of a request: a small file may hold a huge one
 
 
 def multi_modal_data(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,8 +31,9 @@ def multi_modal_data(given: Mapping[str, Any]) -> dict[str, Any]:
 def gathered(media: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Media, in the order of the prompt, by kind: models that take one get it alone."""
     by_kind: dict[str, list[Any]] = {}
+    decoder = _Decoder()
     for kind, given in media:
-        by_kind.setdefault(kind, []).append(_decoded(kind, given))
+        by_kind.setdefault(kind, []).append(decoder.decoded(kind, given))
     return {kind: found[0] if len(found) == 1 else found for kind, found in by_kind.items()}
 
 
@@ -57,38 +58,47 @@ def _listed(kind: str, given: Any) -> list[Any]:
     return given
 
 
-def _decoded(kind: str, given: Any) -> Any:
-    if isinstance(given, list):
-        frames = [_decoded(kind, frame) for frame in given]
-        if not frames or len({getattr(frame, "shape", None) for frame in frames}) > 1:
-            raise ApiError(400, f"{kind}: frames of a video are images of one size")
-        return np.stack(frames)
-    head, comma, data = given.partition(",") if isinstance(given, str) else ("", "", "")
-    form = head.removeprefix("data:").removesuffix(";base64")
-    if not comma or head != f"data:{form};base64":
-        raise ApiError(400, f"{kind}: give it as a data URL (data:image/png;base64,...): nothing is fetched")
-    try:
-        content = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ApiError(400, f"{kind}: its base64 cannot be read: {error}") from None
-    if form.startswith("image/"):
-        return _image(kind, content)
-    if form in ("audio/wav", "audio/x-wav", "audio/wave"):
-        return _wave(kind, content)
-    raise ApiError(400, f"{kind}: {form!r:.60} is not read here; image/* and audio/wav are")
+class _Decoder:
+    """Of one request."""
 
+    def __init__(self) -> None:
+        self._left = MOST_PIXELS
 
-def _image(kind: str, content: bytes) -> np.ndarray:
-    from PIL import Image
+    def decoded(self, kind: str, given: Any) -> Any:
+        if isinstance(given, list):
+            frames = [self.decoded(kind, frame) for frame in given]
+            if not frames or len({getattr(frame, "shape", None) for frame in frames}) > 1:
+                raise ApiError(400, f"{kind}: frames of a video are images of one size")
+            return np.stack(frames)
+        head, comma, data = given.partition(",") if isinstance(given, str) else ("", "", "")
+        form = head.removeprefix("data:").removesuffix(";base64")
+        if not comma or head != f"data:{form};base64":
+            raise ApiError(
+                400, f"{kind}: give it as a data URL (data:image/png;base64,...): nothing is fetched"
+            )
+        try:
+            content = base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ApiError(400, f"{kind}: its base64 cannot be read: {error}") from None
+        if form.startswith("image/"):
+            return self._image(kind, content)
+        if form in ("audio/wav", "audio/x-wav", "audio/wave"):
+            return _wave(kind, content)
+        raise ApiError(400, f"{kind}: {form!r:.60} is not read here; image/* and audio/wav are")
 
-    try:
-        image = Image.open(io.BytesIO(content))
-        width, height = image.size
-        if width * height <= MOST_PIXELS:
-            return np.asarray(image.convert("RGB"))
-    except Exception as error:  # decoders of files raise whatever they like
-        raise ApiError(400, f"{kind}: Pillow cannot read it: {error}") from None
-    raise ApiError(400, f"{kind}: {width} x {height} pixels; at most {MOST_PIXELS} are read")
+    def _image(self, kind: str, content: bytes) -> np.ndarray:
+        from PIL import Image
+
+        try:
+            image = Image.open(io.BytesIO(content))
+            width, height = image.size
+            self._left -= width * height
+            if self._left >= 0:
+                return np.asarray(image.convert("RGB"))
+        except Exception as error:  # decoders of files raise whatever they like
+            raise ApiError(400, f"{kind}: Pillow cannot read it: {error}") from None
+        what = f"{width} x {height} pixels"
+        raise ApiError(400, f"{kind}: {what}; of all images of a request {MOST_PIXELS} are read")
 
 
 def _wave(kind: str, content: bytes) -> tuple[np.ndarray, int]:

@@ -30,6 +30,7 @@ class ServeOptions:
     port: int = 8000
     name: str | None = None  # of the model, for clients
     api_key: str | None = None
+    chat_template: str | None = None  # in place of the tokenizer's
     max_body: int = 64 << 20  # bytes
     max_requests: int = 4096
     drain_s: int = 60
@@ -54,7 +55,11 @@ def serve(options: ServeOptions, tell: Callable[[str], None], listening: Callabl
         )
         _ = text.tokenizer  # a broken one is told now
         served = Served(
-            options.name or options.engine.model, options.max_body, options.max_requests, options.api_key
+            options.name or options.engine.model,
+            options.max_body,
+            options.max_requests,
+            options.api_key,
+            options.chat_template,
         )
         config = uvicorn.Config(
             make_app(engine, ready, text, served),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import wave
+import zlib
 
 import numpy as np
 import pytest
@@ -61,10 +62,17 @@ def huge() -> bytes:
     Image.new("L", (1, 1)).save(file, "PNG")
     content = bytearray(file.getvalue())
     content[16:24] = (60_000).to_bytes(4, "big") * 2
-    import zlib
-
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
     return bytes(content)
+
+
+def test_many_small_files_hold_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "MOST_PIXELS", 100)
+    image = png(np.zeros((6, 8), np.uint8))
+    media.multi_modal_data({"image": [image, image]})
+    for given in ([image, image, image], [[image, image, image]]):
+        with pytest.raises(ApiError, match="of all images of a request 100 are read"):
+            media.multi_modal_data({"image": given})
 
 
 @pytest.mark.parametrize(
