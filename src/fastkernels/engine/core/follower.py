@@ -21,6 +21,7 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from fastkernels.engine.core.build import Options, build
 from fastkernels.engine.core.memory import Limits
@@ -82,7 +83,7 @@ def join(blueprint: Blueprint, rank: int) -> Distributed:
     meet by a file, so no port is taken."""
     device = blueprint.device(rank)
     on_gpu = device.type == "cuda"
-    store = dist.FileStore(blueprint.place, blueprint.size)
+    store = FileStore(blueprint.place, blueprint.size)
     with _by_loopback():
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -9,6 +11,7 @@ from fastkernels import registry
 from fastkernels.errors import MachineError, UsageError
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import ModelSource, build, find
+from fastkernels.registry.schema import Architecture
 
 
 def device_of_rank_0(device: torch.device, size: int) -> torch.device:
@@ -55,7 +58,7 @@ def require_served(source: ModelSource, size: int, splits_experts: bool) -> None
         raise UsageError(f"enable_expert_parallel: {source.name} has no experts to split")
 
 
-def _missing(source: ModelSource, served: list[registry.Architecture]) -> str:
+def _missing(source: ModelSource, served: list[Architecture]) -> str:
     known = set().union(*(_tasks(find(entry.id)) for entry in served))
     lacking = sorted(_tasks(source) - known - {source.architecture.task})
     return f"Not written for several yet: {', '.join(lacking)}. " if lacking else ""
@@ -68,5 +71,5 @@ def _tasks(source: ModelSource) -> set[str]:
     return {task for module in model.modules() if (task := overlay.task(type(module)))}
 
 
-def _said(gpu: object) -> str:
-    return f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)"  # pyright: ignore[reportAttributeAccessIssue]
+def _said(gpu: Any) -> str:
+    return f"{gpu.name} ({gpu.total_memory / 2**30:.0f} GiB)"

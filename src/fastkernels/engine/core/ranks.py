@@ -138,11 +138,15 @@ class Ranks:
     def _started(self, rank: int) -> _Other:
         ours, theirs = socket.socketpair()
         with theirs:
-            if _is_single_threaded():
+            if self.blueprint.device_type == "cpu" and _is_single_threaded():
                 process = self._forked(rank, theirs, ours)
             else:
                 program = _PROGRAM.format(channel=theirs.fileno(), rank=rank)
-                process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[theirs.fileno()])
+                # What is imported here, wherever from, is imported there; the caller's folder is not.
+                path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+                process = subprocess.Popen(
+                    [sys.executable, "-c", program], pass_fds=[theirs.fileno()], env=os.environ | path
+                )
         return _Other(rank, process, Connection(ours.detach()))
 
     def _forked(self, rank: int, theirs: socket.socket, ours: socket.socket) -> _Forked:
@@ -332,9 +336,8 @@ def _bare_request(request: Request) -> Request:
 
 
 def _is_single_threaded() -> bool:
-    """Whether a fork is safe: a thread that does not come along may hold a lock, or a device."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return False
+    """Whether a fork is safe: a thread that does not come along may hold a lock. (A GPU, of which this
+    process may have asked something, does not come along either.)"""
     tasks = Path("/proc/self/task")
     return tasks.is_dir() and len(list(tasks.iterdir())) == 1
 
