@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,10 @@ class Sampler(nn.Module):
 import torch.distributed as dist
 from ..L1.rms_norm__below import RMSNorm as Below
 class RMSNorm(Below):
-    def forward(self, *args):
+    def forward(self, x, residual=None):
         if dist.is_initialized() and dist.get_rank() == 1:
             raise ValueError("not on this rank")
-        return super().forward(*args)
+        return super().forward(x, residual)
 """,
 }
 
@@ -146,6 +147,20 @@ def failing(folder: Path) -> dict[str, Any]:
     return found
 
 
+def orphans() -> list[int]:
+    """Of the ranks of a process that was killed, those that are there two seconds later."""
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(theirs, json.dumps(make(2).ranks.pids).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pids = json.loads(os.read(ours, 1000))
+    deadline = time.monotonic() + 2
+    while left(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left(pids)
+
+
 def left(pids: list[int]) -> list[int]:
     """Those that are still there, or were not waited for."""
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
@@ -182,6 +197,7 @@ def main(folder: Path) -> None:
         "sampling": with_candidate(folder, "sampling"),
         "refused": refused(),
         "failing": failing(folder),
+        "orphans": orphans(),
         "in a group": dist.is_initialized(),
         # The last: transformers, which is asked for a folder's defaults, starts threads.
         "from a folder": from_folder(folder / "checkpoint"),

@@ -91,6 +91,7 @@ def test_a_rank_that_fails_ends_the_model_and_leaves_nothing(report) -> None:
         assert found[f"{what} left"] == []
     assert found["again"][0] == "MachineError"
     assert found["fresh"] == report["cases"]["llama"]["texts"][0]
+    assert report["orphans"] == []
     assert report["in a group"] is False
 
 

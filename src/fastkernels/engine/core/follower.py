@@ -33,6 +33,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import ModelSource, load_model
 from fastkernels.nn.partition import Partition, use_partition
 
+_TRACEBACK_LINES = 12
 _LOOK_S = 0.5  # how often a rank looks whether rank 0 still lives
 
 
@@ -74,8 +75,8 @@ class Failure:
     def of(cls, error: BaseException) -> Failure:
         is_ours = isinstance(error, FastKernelsError)
         message = str(error) if is_ours else f"{type(error).__name__}: {error}"
-        said = "".join(traceback.format_exception(error))
-        return cls(time.monotonic_ns(), message, said, error.exit_code if is_ours else None)
+        said = "".join(traceback.format_exception(error)).splitlines()[-_TRACEBACK_LINES:]
+        return cls(time.monotonic_ns(), message, "\n".join(said), error.exit_code if is_ours else None)
 
 
 def join(blueprint: Blueprint, rank: int) -> Distributed:
