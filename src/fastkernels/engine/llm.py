@@ -154,7 +154,7 @@ class LLM:
         self.limits = dataclasses.replace(self.limits, max_rows=rows)
         self.beside = self._beside(enforce_eager)
         warm = None if self.beside is None else self.beside.largest
-        self.ranks.join()
+        self.ranks.meet()
         with self.ranks.building():
             machinery = build(
                 self.model,

@@ -166,6 +166,8 @@ def _follow(channel: Connection, rank: int) -> None:
 
 def leave(runner: ModelRunner) -> None:
     """Leave the group, whose buffers captured graphs hold."""
+    if runner.device.type == "cuda":
+        torch.cuda.synchronize(runner.device)
     runner.graphs.captures.made.clear()
     runner.pieces.captures.made.clear()
     dist.destroy_process_group()

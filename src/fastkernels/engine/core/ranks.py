@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,7 @@ class _Process(Protocol):
 
     def poll(self) -> int | None: ...
     def kill(self) -> None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
+    def wait(self) -> int | None: ...
 
 
 class _Forked:
@@ -62,22 +63,19 @@ class _Forked:
         self.pid, self._code = pid, None
 
     def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
+        return self._code if self._code is not None else self._asked(os.WNOHANG)
 
     def kill(self) -> None:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
-    def wait(self, timeout: float | None = None) -> int:
-        deadline = time.monotonic() + (timeout or float("inf"))
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            time.sleep(0.01)
-        return code
+    def wait(self) -> int | None:
+        return self._code if self._code is not None else self._asked(0)
+
+    def _asked(self, how: int) -> int | None:
+        pid, status = os.waitpid(self.pid, how)
+        self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
 
 
 @dataclass
@@ -170,7 +168,7 @@ class Ranks:
         with self._together(), use_partition(self.blueprint.partition(0)):
             yield
 
-    def join(self) -> None:
+    def meet(self) -> None:
         """Once all parts are loaded: collectives work from now on."""
         if self.size > 1:
             self._hear("loaded")
@@ -218,21 +216,18 @@ class Ranks:
         if self.size == 1 or self._broken is not None:
             return
         self._broken = "its ranks have been shut down"
-        if in_order:
+        if in_order and self._group is not None and self._runner is not None:
             for other in others:
                 with contextlib.suppress(OSError):
                     other.channel.send(None)
-        if self._group is not None and in_order and self._runner is not None:
             leave(self._runner)
-        elif self._group is not None:
-            _abandon_the_group(self.blueprint.device_type)
-        deadline = time.monotonic() + (_END_S if in_order else 0)
+            _await([other.process for other in others], _END_S)
         for other in others:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                other.process.wait(max(0.001, deadline - time.monotonic()))
             other.process.kill()
             other.process.wait()
             other.channel.close()
+        if not in_order and self._group is not None:
+            _abandon_the_group(self.blueprint.device_type)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # ---- what passes between them
@@ -342,9 +337,17 @@ def _is_single_threaded() -> bool:
     return tasks.is_dir() and len(list(tasks.iterdir())) == 1
 
 
+def _await(processes: list[_Process], most_s: float) -> None:
+    deadline = time.monotonic() + most_s
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(0.01)
+
+
 def _abandon_the_group(device_type: str) -> None:
-    """Of ranks that may be no more: kernels that wait for them give up."""
-    if device_type == "cuda":
-        dist.distributed_c10d._abort_process_group()
-    else:
+    """Of ranks that are no more: kernels that wait for them give up, or this process goes on without."""
+    if device_type == "cpu":
         dist.destroy_process_group()
+        return
+    aborting = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
+    aborting.start()
+    aborting.join(_END_S)
