@@ -161,6 +161,14 @@ def orphans() -> list[int]:
     return left(pids)
 
 
+def ports() -> list[str]:
+    """On which this process listens."""
+    folder = Path("/proc/self/fd")
+    mine = {os.readlink(link) for link in folder.iterdir() if link.is_symlink()}
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in mine]
+
+
 def left(pids: list[int]) -> list[int]:
     """Those that are still there, or were not waited for."""
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
@@ -199,6 +207,7 @@ def main(folder: Path) -> None:
         "failing": failing(folder),
         "orphans": orphans(),
         "in a group": dist.is_initialized(),
+        "ports": ports(),
         # The last: transformers, which is asked for a folder's defaults, starts threads.
         "from a folder": from_folder(folder / "checkpoint"),
     }

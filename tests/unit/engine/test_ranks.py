@@ -93,6 +93,7 @@ def test_a_rank_that_fails_ends_the_model_and_leaves_nothing(report) -> None:
     assert found["fresh"] == report["cases"]["llama"]["texts"][0]
     assert report["orphans"] == []
     assert report["in a group"] is False
+    assert report["ports"] == []
 
 
 def test_ranks_of_a_process_with_threads_are_started_anew(monkeypatch) -> None:

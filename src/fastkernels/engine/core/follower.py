@@ -81,7 +81,7 @@ class Failure:
 
 def join(blueprint: Blueprint, rank: int) -> Distributed:
     """A member of torch.distributed's default group: NCCL on GPUs, Gloo on a CPU, all on this machine. They
-    meet by a file, so no port is taken."""
+    meet by a file, so no port has to be free."""
     device = blueprint.device(rank)
     on_gpu = device.type == "cuda"
     store = FileStore(blueprint.place, blueprint.size)
