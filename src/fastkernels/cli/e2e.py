@@ -41,6 +41,8 @@ def engine_options(function: Callable[..., None], needs_model: bool = True) -> C
             click.option("--gpu-memory-utilization", type=options.Number(0, 1, min_open=True), metavar="X"),
             click.option("--block-size", type=_POSITIVE, metavar="N"),
             click.option("--enforce-eager", is_flag=True, default=None, help="Without CUDA graphs."),
+            click.option("--tensor-parallel-size", "-tp", type=_POSITIVE, metavar="N", help="Ranks."),
+            click.option("--enable-expert-parallel/--no-enable-expert-parallel", default=None),
             click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None),
             click.option(
                 "--load-format",

@@ -20,7 +20,8 @@ last, or as a shape with -1 says. `pieces` say of a parameter which rows of whic
 where a checkpoint has them in another order. `folding` makes the tensors of the model's parameters out of a
 checkpoint's first: norms are folded
 (folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
-(filters.py). A model carries its map as the attribute `weight_map`.
+(filters.py). A model carries its map as the attribute `weight_map`. Rows are counted as in the whole model:
+of a tensor a rank's part of it (partition.py) reads its own places.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from fastkernels.errors import WeightsError
 from fastkernels.kernels.low_bit_dequant import GROUP
 from fastkernels.nn.filters import as_stored
 from fastkernels.nn.misfits import MAX_REPORTED, Misfits
+from fastkernels.nn.partition import Part, part_of
 
 ZEROS = "zeros"  # in the place of a checkpoint tensor's name
 # Other element types are packed or quantised formats: cast to floats they would be wrong weights.
@@ -164,10 +166,12 @@ class Source:
 
 class Destination:
     """What a checkpoint tensor fills: views of parameters, first rows first, and the sources that it stands
-    for."""
+    for. part: the places of the tensor that it fills, where the model is one rank's part."""
 
-    def __init__(self, sources: Iterable[Source] = (), views: Iterable[Tensor] = ()) -> None:
-        self.sources, self._views = list(sources), list(views)
+    def __init__(
+        self, sources: Iterable[Source] = (), views: Iterable[Tensor] = (), part: Part | None = None
+    ) -> None:
+        self.sources, self._views, self.part = list(sources), list(views), part
 
     def add(self, source: Source, view: Tensor) -> None:
         """One more parameter that the tensor is split to."""
@@ -178,6 +182,8 @@ class Destination:
     @property
     def shape(self) -> list[int]:
         """Of the checkpoint tensor."""
+        if self.part is not None:
+            return list(self.part.shape)
         rows = [_rows(view) for view in self._views]
         return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
 
@@ -194,6 +200,10 @@ class Destination:
         return None if dtype == own else f"the model keeps it as {own}"
 
     def fill(self, tensor: Tensor) -> None:
+        if self.part is not None and not self.part.runs:
+            self._views[0].zero_()
+            return
+        tensor = tensor[:] if self.part is None else self.part.of(tensor)
         if len(self._views) == 1:
             self._views[0].copy_(tensor)
             return
@@ -204,6 +214,7 @@ class Destination:
     def holds(self, tensor: Tensor) -> bool:
         """Whether it was filled with the same values, as the parameter's dtype rounds them."""
         held = self.read()
+        tensor = tensor[:] if self.part is None else self.part.of(tensor)
         return torch.equal(held, tensor.to(held))
 
     def read(self) -> Tensor:
@@ -220,6 +231,9 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
     found: dict[str, Destination] = {}
     unnamed = []
     for parameter, tensor in model.named_parameters():
+        if (part := part_of(tensor)) is not None:
+            _add_parts(found, unnamed, parameter, tensor.detach(), part, weight_map)
+            continue
         rows_RK = _rows(tensor)
         sources = weight_map.sources(parameter, len(rows_RK))
         if sum(source.rows for source in sources) != len(rows_RK):
@@ -234,8 +248,34 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
     return found, unnamed
 
 
+def _add_parts(
+    found: dict[str, Destination],
+    unnamed: list[str],
+    name: str,
+    parameter: Tensor,
+    part: Part,
+    weight_map: WeightMap,
+) -> None:
+    """The tensors of a parameter of which the model has a part; also those of which it has nothing."""
+    rows = part.rows() if len(part.shape) > 1 else part
+    sources = weight_map.sources(name, rows.shape[0])
+    if sum(source.rows for source in sources) != rows.shape[0]:
+        unnamed.append(name)
+        return
+    if len(sources) == 1 or not part.runs:
+        found |= {source.name: Destination([source], [parameter], part) for source in sources}
+        return
+    first, place, rows_RK = 0, 0, _rows(parameter)
+    for source in sources:
+        own = rows.within(first, source.rows)
+        count = source.rows if own.dim else own.length
+        found[source.name] = Destination([source], [rows_RK[place : place + count]], own)
+        first, place = first + source.rows, place + count
+
+
 def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copy checkpoint tensors into the model's parameters, cast to their dtype.
+    """Copy checkpoint tensors into the model's parameters, cast to their dtype. What has a shape, a dtype and
+    gives slices stands for a tensor too, of which a rank's part reads its own.
 
     Raises one WeightsError for all that is missing, unexpected, given twice, of another shape, or unlike the
     tensor that it should repeat; the model is then partly loaded and of no use.
@@ -315,9 +355,10 @@ def _whole(name: str | None, parameters: Mapping[str, Tensor], weight_map: Weigh
     """A parameter as one tensor fills it that stands for all its sources."""
     if name is None or name not in parameters:
         return None
-    parameter = parameters[name].detach()
-    sources = weight_map.sources(name, len(_rows(parameter)))
-    return Destination((source for source in sources if source.name != ZEROS), [as_stored(parameter)])
+    part, parameter = part_of(parameters[name]), parameters[name].detach()
+    rows = len(_rows(parameter)) if part is None else part.rows().shape[0]
+    sources = weight_map.sources(name, rows)
+    return Destination((source for source in sources if source.name != ZEROS), [as_stored(parameter)], part)
 
 
 def _zero_rows(model: nn.Module) -> Iterator[Tensor]:

@@ -292,6 +292,8 @@ class Architecture(Record):
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
     positions: str = "max_position_embeddings"  # the configuration's key: prompt and continuation end there
     tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
+    # What its layers can be split by (nn/partition): tensors, experts. Empty: it is served on one rank.
+    parallel: tuple[Literal["tensor", "expert"], ...] = ()
     batches: dict[Name, BatchSet] = {}  # steps of its own
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]

@@ -100,7 +100,8 @@ def test_import_graph() -> None:
     used = set().union(*(uses.reached(architecture.task) for architecture in registry.architectures()))
     # Weights of L1/grouped_gemm:mxfp4 are expanded in its products: the task is for who does it before.
     alone = {"L1/low_bit_dequant", *(entry.id for entry in TASKS if is_collective(entry))}
-    assert {entry.id for entry in TASKS} - alone == used, "a task that no architecture uses"
+    assert {entry.id for entry in TASKS} - used <= alone, "a task that no architecture uses"
+    assert "L1/all_reduce" in uses.reached("L4/llama"), "layers that are split over ranks"
     assert "L4/llama" not in uses.reached("L4/mixtral")
     assert "L2/moe" not in uses.reached("L4/llama"), "a dense model does not depend on experts"
 
