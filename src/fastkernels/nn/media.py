@@ -25,18 +25,20 @@ from fastkernels.nn.program import Call
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What stands with the runs of an item: a text ahead of each, and an id on both sides of each. In a prompt
-    with one placeholder for the item these ids may stand around it: they are those of the runs then."""
+    """What stands with the runs of an item: a text ahead of each, and an id on both sides of each. In a
+    prompt with one placeholder for the item these ids may stand around it: they are those of the runs then.
+    texts: None where the caller did not say what they tell; a prompt needs a placeholder for each row then.
+    """
 
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] | None
     around: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One medium, ready for its tower. runs: of each the positions [3, N] of its rows on three axes (temporal,
-    height, width), counted from where the text ahead of it ends. said: of an item of several runs, None where
-    the caller did not say what it takes."""
+    """One medium, ready for its tower. runs: of each the positions [3, N] of its rows on three axes
+    (temporal, height, width), counted from where the text ahead of it ends. said: None where rows alone stand
+    for it."""
 
     call: Call
     runs: tuple[NDArray[np.int64], ...]

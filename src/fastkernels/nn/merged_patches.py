@@ -242,8 +242,8 @@ class MergedPatches:
 def patch_places(
     spatial_shapes: Tensor, cu_seqlens: Tensor, num_patches: int, merge_size: int
 ) -> tuple[Tensor, Tensor]:
-    """int64 [P, 2] each: row and column of each patch in its frame's grid, and that grid's rows and columns. A
-    block's patches lie together, row by row; arguments as of a launch."""
+    """int64 [P, 2] each: row and column of each patch in its frame's grid, and that grid's rows and columns.
+    A block's patches lie together, row by row; arguments as of a launch."""
     sides_P2 = torch.repeat_interleave(spatial_shapes, cu_seqlens.diff(), dim=0, output_size=num_patches)
     begins_P = torch.repeat_interleave(cu_seqlens[:-1], cu_seqlens.diff(), dim=0, output_size=num_patches)
     place_P = torch.arange(num_patches, device=spatial_shapes.device) - begins_P

@@ -2,8 +2,8 @@
 
     <0.2 seconds> start row row row row end <0.8 seconds> start row row row row end
 
-A step is `frames` frames of a patch, the last of them repeated where some are missing; its time is the mean of
-its first and its last frame's. Each step is a grid of its own: the time stands in the text, not in positions.
+A step is the frames of a patch, the last of them repeated where some are missing; its time is the mean of
+its first and its last frame's. Each step is a grid of its own: time stands in the text, not in positions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from fastkernels.nn.media import Item, Said, grid_offsets
 from fastkernels.nn.merged_patches import Patching, Pictures, fitted
 from fastkernels.nn.program import Call
 
-_FORM = "{'fps': frames of a second, 'frames_indices': [number of each frame]}, the latter from 0 if not given"
+_FORM = (
+    "{'fps': frames of a second, 'frames_indices': [number of each frame]}, the latter from 0 if not given"
+)
 
 
 class TimedFrames(Pictures):
@@ -34,11 +36,11 @@ class TimedFrames(Pictures):
     def item(self, given: Tensor, about: Any = None) -> Item:
         frames = self.frames(given)
         run = grid_offsets(1, *self.blocks_of(frames))
-        said = None
+        texts = None
         if about is not None:
             times = times_of(about, len(frames.pixels), self.patching.frames)
-            said = Said(tuple(f"<{time:.1f} seconds>" for time in times), self.around)
-        return Item(Call(self.stage, frames), (run,) * frames.steps, said)
+            texts = tuple(f"<{time:.1f} seconds>" for time in times)
+        return Item(Call(self.stage, frames), (run,) * frames.steps, Said(texts, self.around))
 
     def sides(self, count: int, height: int, width: int) -> tuple[int, int]:
         if count < self.patching.frames:

@@ -11,8 +11,8 @@ token t at row r of an image of h rows: s = M / h, c = s (r + 1/2); v_n likewise
 rows and columns of the table, B images, T tokens in all, D features; image b has spatial_shapes[b] rows and
 columns and lies row by row behind image b - 1. Weights and sums in at least float32; y has the dtype of the
 table. UpsampleConcat: a map at twice its rows and columns, nearest, with another's channels behind; exact.
-Upsample: the same without another. SampleGrid: a grid of features at places p from 0, an axis' first point, to
-1, its last (corners aligned); rounded once from at least float32.
+Upsample: the same without another. SampleGrid: a grid of features at places p from 0, an axis' first point,
+to 1, its last (corners aligned); rounded once from at least float32.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings.resize_positional_embeddings,
 which calls torch.nn.functional.interpolate(mode="bilinear", antialias=True, align_corners=False) for each
 image, on patches without padding; torch.nn.Upsample(scale_factor=2) with torch.cat;

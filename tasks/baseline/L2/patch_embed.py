@@ -9,13 +9,14 @@
 T patches of B packed images, or of images or videos of one size; F frames, Y, X rows and columns, C channels;
 P values of a patch (frame, row, column, channel), D hidden, N tokens of an image; W [D, P], table [M, D] of a
 square grid, row by row, resampled to each image's grid (L1/image_ops) in at least float32. Patches lie frame
-by frame and row by row. Rounded to the dtype of x after the product, after resampling and after the sum. Places are of L1/image_ops, SampleGrid.
+by frame and row by row. Rounded to the dtype of x after the product, after resampling and after the sum.
+Placed: the table at places p (L1/image_ops, SampleGrid), rounded likewise.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding,
 transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings,
 transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings,
 transformers.models.qwen2_vl.modeling_qwen2_vl.PatchEmbed, and
-transformers.models.qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionPatchEmbed with the positions that are added to it;
-these four with their channels last.
+transformers.models.qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionPatchEmbed with the positions that are added to
+it, these four with their channels last.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     h = layer_i(h);  h[t] += e[m[t]]_(i+1) if m[t] >= 0            for each i, while there are levels
     logits = float32(rms_norm(h) W_head^T)
 
-T tokens, D hidden, V vocabulary, L levels, W = (1 + L) D: a row has its levels side by side, so that one index
-places all of them. Of the tower: P patches of N values (frame, row, column, channel) each, B frames, C
+T tokens, D hidden, V vocabulary, L levels, W = (1 + L) D: a row has its levels side by side, so that one
+index places all of them. Of the tower: P patches of N values (frame, row, column, channel) each, B frames, C
 features; n = m x m patches of a block become one row. Attention is within a frame. merger normalises patches,
 merger_1 and on whole blocks. Parameters, activations and caches have the dtype of the module, tables of
 angles at least float32 in the tower, logits float32. What a level adds is rounded with the layer's output,
@@ -66,7 +66,11 @@ class Qwen3VisionTransformer(nn.Module):
         )
         size, merge, frames = self.patching.patch_size, self.patching.merge_size, self.patching.frames
         self.patch_embed = PlacedPatchEmbed(
-            size, frames, reader.integer("in_channels"), hidden_size, reader.integer("num_position_embeddings")
+            size,
+            frames,
+            reader.integer("in_channels"),
+            hidden_size,
+            reader.integer("num_position_embeddings"),
         )
         self.rotary_pos_emb = AxialRopeTable(hidden_size // layer["num_heads"], VISION_THETA, 0)
         self.blocks = nn.ModuleList(AxialBlock(**layer) for _ in range(reader.integer("depth")))
@@ -178,8 +182,8 @@ class Qwen3VLForConditionalGeneration(nn.Module):
         return {"encode": Stage(MergedPatches(self.visual.patching, self.place, MEAN, DEVIATION))}
 
     def media(self, processor: Mapping[str, Any]) -> dict[str, Medium]:
-        """Images uint8 [H, W, 3] and videos uint8 [F, H, W, 3] of any size; beside a video when its frames were
-        taken."""
+        """Images uint8 [H, W, 3] and videos uint8 [F, H, W, 3] of any size; beside a video when its frames
+        were taken."""
         shared = ("encode", self.visual.patching)
         return {
             "image": Pictures(self.placeholders["image"], *shared, *bounds(processor, IMAGE_PIXELS)),

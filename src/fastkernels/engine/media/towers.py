@@ -2,7 +2,7 @@
 
     <image> what is this <image>         one placeholder for each medium, as a chat template writes it
     <image> <image> <image> what ...     one for each of its rows: what the model gets
-    <0.5 s> <video> <video> <2.5 s> ..   runs of rows with text of their own, where a model says so (nn/media.py)
+    <0.5 s> <video> <video> <2.5 s> ..   rows in runs, each behind a text, where a model says so (nn/media)
 
 A request is calls of towers, then tokens (loop.language_model). Calls of many requests are one launch, apart
 from the decoder's steps; media of equal content are encoded once, and kept for later requests.
@@ -153,6 +153,7 @@ class Towers:
                 starts.append(len(whole))
                 whole += [id] * item.num_tokens
             else:
+                assert item.said.texts is not None
                 before, behind = item.said.around
                 if whole[-1:] == [before] and ids[place : place + 1] == [behind]:
                     whole.pop()
@@ -196,10 +197,12 @@ class Towers:
         """What the placeholders of the prompt begin, in order."""
         count, rows = ids.count(self._media[name].placeholder), sum(item.num_tokens for item in items)
         if count == len(items) != rows:
-            for index, item in enumerate(items):
-                if item.said is None and len(item.runs) > 1:
-                    raise RequestError(f"{name} {index}: nothing says when its frames were taken: give "
-                                       "(frames, {'fps': frames of a second}), or a placeholder for each row")
+            silent = [i for i, item in enumerate(items) if item.said is not None and item.said.texts is None]
+            if silent:
+                raise RequestError(
+                    f"{name} {silent[0]}: nothing says when its frames were taken. Give (frames, {{'fps': "
+                    "frames of a second}), or a placeholder for each row in the prompt"
+                )
             return deque(_Placed(item, 0, is_whole=True) for item in items)
         if count == rows:
             return deque(_Placed(item, run) for item in items for run in range(len(item.runs)))
