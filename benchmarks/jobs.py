@@ -8,7 +8,10 @@ from pathlib import Path
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
 EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
-VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first; qwen2_vl's reference
+VLLM = (
+    "--vllm-path",
+    "~/site-vllm",
+)  # where vLLM's packages are looked for first; the reference of models that see
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ NEWER = (
     "mobilenetv4",
     "qwen2_vl",
     "qwen3_next",
+    "qwen3_vl",
     "retnet",
     "rwkv7",
     "swinv2",
@@ -250,7 +254,7 @@ JOBS: dict[str, Job] = {
             f"{name}_vs_reference",
             seconds,
             name,
-            *(VLLM if name == "qwen2_vl" else ()),
+            *(VLLM if name in ("qwen2_vl", "qwen3_vl") else ()),
             program="vs_reference",
         )
         for name, seconds in VS_REFERENCE.items()
