@@ -103,6 +103,7 @@ NEWER = (
     "qwen2_vl",
     "qwen3_next",
     "qwen3_vl",
+    "qwen3_vl_moe",
     "retnet",
     "rwkv7",
     "swinv2",
@@ -254,7 +255,7 @@ JOBS: dict[str, Job] = {
             f"{name}_vs_reference",
             seconds,
             name,
-            *(VLLM if name in ("qwen2_vl", "qwen3_vl") else ()),
+            *(VLLM if name in ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe") else ()),
             program="vs_reference",
         )
         for name, seconds in VS_REFERENCE.items()

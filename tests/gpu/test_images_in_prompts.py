@@ -22,7 +22,11 @@ LOOK = [252, 250, 253, 5, 6, 7]
 SIZES = [(56, 84), (112, 112), (30, 200), (140, 56), (61, 77)]
 # Of rows and log-probabilities; another image's rows, or wrong positions, are off by about 1.
 TOLERANCES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
-BLOCKS = {"qwen2_vl": 30, "qwen3_vl": 80}  # too few for all requests, enough for the longest
+BLOCKS = {
+    "qwen2_vl": 30,
+    "qwen3_vl": 80,
+    "qwen3_vl_moe": 80,
+}  # too few for all requests, enough for the longest
 KINDS = [
     *(("qwen2_vl", dtype) for dtype in TOLERANCES),
     *((model, dtype) for model in BLOCKS if model != "qwen2_vl" for dtype in ("float32", "bfloat16")),

@@ -225,7 +225,7 @@ def test_models_without_towers_take_no_images():
         LLM("llama", size="tiny", device="cpu").generate([seen(picture(0))])
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl", "qwen3_vl_moe"])
 def test_media_of_workloads_and_samples_are_as_many_tokens_as_declared(name: str):
     architecture = registry.architecture(name)
     facts = architecture.correctness
