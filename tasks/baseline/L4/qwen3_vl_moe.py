@@ -5,7 +5,7 @@
 E experts, F intermediate, D hidden. The k experts of a token have the largest of softmax(logits), weighted by
 them, which are renormalised if norm_topk_prob. Checkpoints hold the experts of a layer as stacks whose rows
 are inputs, [E, D, 2F] and [E, F, D], gate before up; a matrix for each expert and part, with outputs as rows,
-is accepted too.
+is accepted too. Parameters, activations and caches have the dtype of the module, logits float32.
 Mirrors vllm.model_executor.models.qwen3_vl_moe.Qwen3VLMoeForConditionalGeneration; `forward` returns hidden
 states.
 """
