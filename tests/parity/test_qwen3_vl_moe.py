@@ -16,6 +16,7 @@ from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import (
 
 from fastkernels import LLM, registry
 from fastkernels.errors import UsageError, WeightsError
+from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import destinations, export_weights, load_weights
 from tests.parity.seeing import PROMPTS, TOLERANCE, Seeing, answers
 
@@ -141,7 +142,65 @@ def test_configurations_of_files():
         ({"mlp_only_layers": [1]}, "mlp_only_layers"),
         ({"decoder_sparse_step": 2}, "decoder_sparse_step"),
         ({"num_experts_per_tok": 9}, "9 of 8 experts cannot be chosen"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "awq"}}, "'awq' is not supported; supported: fp8"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 64]}},
+            "must be two equal numbers",
+        ),
     ):
         with pytest.raises(UsageError, match=says):
             Qwen3VLMoeForConditionalGeneration({**TINY, "text_config": {**TINY["text_config"], **values}})
+
+
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+
+
+def of_eight_bits(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Of projections and experts the codes and scales of a file, each block by its largest; and all weights
+    as these say."""
+    held, said = {}, {}
+    for name, tensor in weights.items():
+        said[name] = held[name] = tensor
+        if not re.search(r"(self_attn\.[qkvo]_proj\.weight|experts\.\w+)$", name):
+            continue
+        blocks = tensor.unflatten(-1, (-1, 128)).unflatten(-3, (-1, 128))
+        scales = blocks.abs().amax((-1, -3)) / 448
+        codes = (blocks / scales[..., None, :, None]).to(torch.float8_e4m3fn)
+        said[name] = (codes.float() * scales[..., None, :, None]).flatten(-2).flatten(-3, -2)
+        held[name] = codes.flatten(-2).flatten(-3, -2)
+        held[f"{name}_scale_inv"] = scales
+    return held, said
+
+
+def test_weights_of_eight_bits_are_expanded_exactly():
+    text = {
+        **TINY["text_config"],
+        "hidden_size": 256, "moe_intermediate_size": 128, "head_dim": 128, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "num_experts": 4, "num_hidden_layers": 3,
+        "rope_parameters": {**TINY["text_config"]["rope_parameters"], "mrope_section": [24, 20, 20]},
+    }  # fmt: skip
+    vision = {**TINY["vision_config"], "out_hidden_size": 256}
+    config = {**TINY, "text_config": text, "vision_config": vision}
+    plain, quantised = (
+        Qwen3VLMoeForConditionalGeneration(one) for one in (config, {**config, "quantization_config": FP8})
+    )
+    random_weights(plain, 3)
+    held, said = of_eight_bits(of_the_hub(dict(export_weights(plain))))
+    assert held["model.language_model.layers.0.mlp.experts.gate_up_proj_scale_inv"].shape == (4, 2, 2)
+    load_weights(plain, said.items())
+    load_weights(quantised, held.items())
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(quantised.get_parameter(name), parameter), name
+    some = "model.language_model.layers.1.self_attn.k_proj.weight"
+    for wrong, says in (
+        ({name: x for name, x in held.items() if name != f"{some}_scale_inv"}, f"missing .*{some}_scale_inv"),
+        (
+            {name: x for name, x in held.items() if name != some},
+            f"unexpected  {some}_scale_inv without codes",
+        ),
+        ({**held, f"{some}_scale_inv": torch.ones(2, 2)}, r"scale_inv \[2, 2\], expected \[1, 2\]"),
+    ):
+        with pytest.raises(WeightsError, match=says):
+            load_weights(quantised, wrong.items())
+    with pytest.raises(WeightsError, match="quantised weights cannot be loaded"):
+        load_weights(plain, held.items())

@@ -19,9 +19,8 @@ other one it equals where the model has one parameter for both: a checkpoint may
 of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
 last, or as a shape with -1 says. `pieces` say of a parameter which rows of which tensors it consists of,
 where a checkpoint has them in another order. `folding` makes the tensors of the model's parameters out of a
-checkpoint's first: norms are folded
-(folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
-(filters.py). A model carries its map as the attribute `weight_map`.
+checkpoint's first: norms are folded (folding.py), weights made ternary (ternary_weights.py) or expanded from
+eight bits (block_scales.py). Filters of convolutions lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class Qwen3VLForConditionalGeneration(nn.Module):
 
 def attention_of(config: ConfigReader) -> dict[str, Any]:
     """Of every layer what both decoders, dense and of experts, have."""
-    config.refuse(["use_sliding_window", "quantization_config", "attention_bias"])
+    config.refuse(["use_sliding_window", "attention_bias"])
     config.choice("hidden_act", ACTIVATIONS)
     arguments = attention_arguments(config)
     if "mrope_section" not in arguments["rope_parameters"]:
@@ -205,6 +205,7 @@ def attention_of(config: ConfigReader) -> dict[str, Any]:
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of every DecoderLayer; a UsageError names the key that is wrong or not supported."""
+    config.refuse(["quantization_config"])
     return {**attention_of(config), "intermediate_size": config.integer("intermediate_size")}
 
 

@@ -4,8 +4,10 @@
 
 E experts, F intermediate, D hidden. The k experts of a token have the largest of softmax(logits), weighted by
 them, which are renormalised if norm_topk_prob. Checkpoints hold the experts of a layer as stacks whose rows
-are inputs, [E, D, 2F] and [E, F, D], gate before up; a matrix for each expert and part, with outputs as rows,
-is accepted too. Parameters, activations and caches have the dtype of the module, logits float32.
+are inputs, [E, D, 2F] and [E, F, D], gate before up; a matrix for each expert and part, with outputs as
+rows, is accepted too. Parameters, activations and caches have the dtype of the module, logits float32.
+Weights of eight bits (fp8, a scale for each block of 128 x 128) are expanded to that dtype when they are
+loaded; products are of that dtype then, and activations are not quantised.
 Mirrors vllm.model_executor.models.qwen3_vl_moe.Qwen3VLMoeForConditionalGeneration; `forward` returns hidden
 states.
 """
@@ -16,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from fastkernels.nn.block_scales import BlockScales
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.weights import WeightMap
 
@@ -28,7 +31,8 @@ class Qwen3VLMoeForConditionalGeneration(Qwen3VLForConditionalGeneration):
         """The layers, and the names of all weights."""
         layer = layer_arguments(config)
         layers = (MoEDecoderLayer(**layer) for _ in range(config.integer("num_hidden_layers")))
-        return nn.ModuleList(layers), weight_map(layer, expert_names(layer))
+        names = weight_map(layer, expert_names(layer)) | WeightMap(folding=block_scales(config))
+        return nn.ModuleList(layers), names
 
 
 def layer_arguments(config: ConfigReader) -> dict[str, Any]:
@@ -47,6 +51,19 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
         "top_k": top_k,
         "renormalize": config.flag("norm_topk_prob", default=True),
     }
+
+
+def block_scales(config: ConfigReader) -> BlockScales | None:
+    """How a checkpoint's weights are expanded; None: they are none of eight bits."""
+    if not config.has("quantization_config"):
+        return None
+    section = config.section("quantization_config")
+    section.choice("quant_method", {"fp8": None})
+    section.choice("fmt", {"e4m3": None}, default="e4m3")
+    block, *others = section.integers("weight_block_size")
+    if others != [block]:
+        raise section.error("weight_block_size", f"must be two equal numbers, not {[block, *others]}")
+    return BlockScales(block)
 
 
 def expert_names(layer: dict[str, Any]) -> WeightMap:
