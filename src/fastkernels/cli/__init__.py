@@ -32,6 +32,7 @@ VERBS = {
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",
     "score": "Recompute MacroEval from report files.",
+    "report": "Reports as a page, a leaderboard, or what moved between two.",
     "schema": "Print the JSON Schema of a report.",
     "doctor": "This machine: what works, what does not, how to get it.",
 }
