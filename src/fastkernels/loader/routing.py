@@ -164,7 +164,7 @@ def plant(x_LTD: Tensor, spec: TensorSpec, case: Case, seed_L: Sequence[int]) ->
         assert spec.row is not None
         parts = x_LTD.unflatten(-1, (-1, spec.row)).unbind(-2)
         for part_LTD in parts:
-            plant(part_LTD, spec.model_copy(update={"draw": "routed.embedding"}), case, seed)
+            plant(part_LTD, spec.model_copy(update={"draw": "routed.embedding"}), case, seed_L)
         return
     experts, dim = _routing(case).experts, x_LTD.shape[-1]
     sums: dict[int, Tensor] = {}
