@@ -207,7 +207,8 @@ class LLM:
         if has_source(self.model):
             return Listener(self.model, self.device, enforce_eager)
         if hasattr(self.model, "media"):
-            return Towers(self.model, self.device, self.dtype, enforce_eager, self.source.processor)
+            given = (self.device, self.dtype, enforce_eager, self.source.processor)
+            return Towers(self.model, *given, self.text.encode_part)
         return None
 
     # ---- generation

@@ -100,6 +100,7 @@ from fastkernels.kernels.rwkv7_heads import rwkv7_output as rwkv7_output
 from fastkernels.kernels.rwkv7_heads import rwkv7_step as rwkv7_step
 from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.sample import sample_part as sample_part
+from fastkernels.kernels.sample_grid import sample_grid as sample_grid
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update

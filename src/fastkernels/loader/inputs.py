@@ -59,6 +59,7 @@ _LIMITS = {
     "routed": distributions.ORDINARY,
     "routed.attended": distributions.ATTENTION,
     "routed.recurrent": distributions.ATTENTION,
+    "routed.media": distributions.ATTENTION,
     "cache": distributions.ATTENTION,
     "state": distributions.ATTENTION,
     "kept": distributions.ATTENTION,

@@ -12,16 +12,17 @@
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
 as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
-other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
+or not: checkpoints that packed them already, or that call them otherwise; those that are `transposed` hold
+the matrices of a stack with inputs as rows. `repeated` says of a tensor which other one it equals where the
+model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
 last, or as a shape with -1 says. `pieces` say of a parameter which rows of which tensors it consists of,
 where a checkpoint has them in another order. `folding` makes the tensors of the model's parameters out of a
-checkpoint's first: norms are folded
-(folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
-(filters.py). A model carries its map as the attribute `weight_map`. Rows are counted as in the whole model:
-of a tensor a rank's part of it (partition.py) reads its own places.
+checkpoint's first: norms are folded (folding.py), weights made ternary (ternary_weights.py) or expanded from
+eight bits (block_scales.py). Filters of convolutions lie channels last (filters.py). A model carries its map
+as the attribute `weight_map`. Rows are counted as in the whole model: of a tensor a rank's part of it
+(partition.py) reads its own places.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class WeightMap:
     split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
     checkpoint tensor -> the one that it must equal where it has no parameter of its own; vectors: parameter
     -> dimensions of its checkpoint tensor, or its shape; pieces: parameter -> rows of checkpoint tensors, in
-    its own order."""
+    its own order; transposed: of the names in spellings."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class WeightMap:
     repeated: Mapping[str, str] = field(default_factory=dict)
     vectors: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     pieces: Mapping[str, Sequence[Source]] = field(default_factory=dict)
+    transposed: tuple[str, ...] = ()
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
         """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
@@ -93,6 +95,7 @@ class WeightMap:
                 ours + to: [replace(piece, name=theirs + piece.name) for piece in pieces]
                 for to, pieces in self.pieces.items()
             },
+            tuple(theirs + name for name in self.transposed),
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
@@ -108,6 +111,7 @@ class WeightMap:
             {**self.repeated, **other.repeated},
             {**self.vectors, **other.vectors},
             {**self.pieces, **other.pieces},
+            (*self.transposed, *other.transposed),
         )
 
     def spelled(self, name: str) -> Iterator[str]:
@@ -126,6 +130,10 @@ class WeightMap:
             if (values := _match(other, name)) is not None:
                 return _fill(parameter, values)
         return None
+
+    def transposes(self, name: str) -> bool:
+        """Whether the checkpoint tensor of this name has inputs as rows."""
+        return any(_match(pattern, name) is not None for pattern in self.transposed)
 
     def stored(self, parameter: str, tensor: Tensor) -> Tensor:
         """The memory of a parameter with the dimensions of the checkpoint tensor that is all of it."""
@@ -288,7 +296,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     repeats: list[tuple[str, Tensor, Destination]] = []
     for name, tensor in weight_map.folding.fold(weights, misfits) if weight_map.folding else weights:
         place = next((places[found] for found in weight_map.spelled(name) if found in places), None)
-        place = place or _whole(weight_map.respelled(name), parameters, weight_map)
+        place = place or _whole(name, parameters, weight_map)
         if place is None:
             first = next(filter(None, map(weight_map.repeated.get, weight_map.spelled(name))), None)
             if first in places:
@@ -351,14 +359,18 @@ def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield name, place.read()
 
 
-def _whole(name: str | None, parameters: Mapping[str, Tensor], weight_map: WeightMap) -> Destination | None:
-    """A parameter as one tensor fills it that stands for all its sources."""
+def _whole(theirs: str, parameters: Mapping[str, Tensor], weight_map: WeightMap) -> Destination | None:
+    """A parameter as one tensor of another name fills it, which stands for all its sources."""
+    name = weight_map.respelled(theirs)
     if name is None or name not in parameters:
         return None
     part, parameter = part_of(parameters[name]), parameters[name].detach()
     rows = len(_rows(parameter)) if part is None else part.rows().shape[0]
     sources = weight_map.sources(name, rows)
-    return Destination((source for source in sources if source.name != ZEROS), [as_stored(parameter)], part)
+    is_transposed = weight_map.transposes(theirs)
+    assert part is None or not is_transposed, f"{name}: a rank's part of a tensor that lies transposed"
+    view = parameter.mT if is_transposed else as_stored(parameter)
+    return Destination((source for source in sources if source.name != ZEROS), [view], part)
 
 
 def _zero_rows(model: nn.Module) -> Iterator[Tensor]:

@@ -25,7 +25,7 @@ from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader, text_config
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.media import Medium
-from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds
+from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds, patch_places
 from fastkernels.nn.program import Place, Stage
 from fastkernels.nn.weights import WeightMap
 
@@ -81,16 +81,9 @@ class Qwen2VisionTransformer(nn.Module):
 
     def patch_coords(self, spatial_shapes: Tensor, cu_seqlens: Tensor, num_patches: int) -> Tensor:
         """[P, 2]: row and column of each patch in its frame's grid, as parts of a whole turn of the fastest
-        angle; in float32 at least. A block's patches lie together, row by row."""
-        merge, spread = self.patching.merge_size, {"dim": 0, "output_size": num_patches}
-        lengths_B = cu_seqlens.diff()
-        columns_P = torch.repeat_interleave(spatial_shapes[:, 1], lengths_B, **spread) // merge
-        begins_P = torch.repeat_interleave(cu_seqlens[:-1], lengths_B, **spread)
-        place_P = torch.arange(num_patches, device=spatial_shapes.device) - begins_P
-        block_P, inside_P = place_P // merge**2, place_P % merge**2
-        row_P = block_P // columns_P * merge + inside_P // merge
-        column_P = block_P % columns_P * merge + inside_P % merge
-        return torch.stack((row_P, column_P), dim=1).to(self.rotary_pos_emb.dtype) / (2 * math.pi)
+        angle; in float32 at least."""
+        place_P2, _ = patch_places(spatial_shapes, cu_seqlens, num_patches, self.patching.merge_size)
+        return place_P2.to(self.rotary_pos_emb.dtype) / (2 * math.pi)
 
 
 class Qwen2VLForConditionalGeneration(nn.Module):
