@@ -8,7 +8,7 @@
         split={"head.in_proj.*": {"head.q_proj.*": 64, "head.kv_proj.*": 128}},
     )
 
-`*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
+`*` stands for one part of a dotted name and keeps its value on both sides, `**` for several. A packed parameter lists, first
 rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
 as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
@@ -358,7 +358,7 @@ def _match(pattern: str, name: str) -> list[str] | None:
     """The values of the stars if `name` fits, else None."""
     if "*" not in pattern:
         return [] if pattern == name else None
-    found = re.fullmatch(re.escape(pattern).replace(r"\*", r"([^.]+)"), name)
+    found = re.fullmatch(re.escape(pattern).replace(r"\*\*", "(.+)").replace(r"\*", r"([^.]+)"), name)
     return None if found is None else list(found.groups())
 
 
