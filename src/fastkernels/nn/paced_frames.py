@@ -1,6 +1,6 @@
 """Videos on an axis of time: a step's positions follow from when its frames were taken.
 
-    temporal = floor(step * seconds of a step * positions of a second), seconds = frames of a step / fps
+temporal = floor(step * seconds of a step * positions of a second), seconds = frames of a step / fps
 """
 
 from __future__ import annotations

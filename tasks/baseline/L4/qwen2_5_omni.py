@@ -306,9 +306,7 @@ def weight_map(layer: dict[str, Any], model: Qwen2_5OmniThinkerForConditionalGen
     heard, attention = model.audio_tower.stem.conv1.weight.shape[0], f"{hears}.self_attn"
     packed = {
         f"{sees}.attention.qkv_proj.linear.*": {f"{sees}.attn.{part}.*": seen for part in "qkv"},
-        f"{sees}.mlp.gate_up_proj.linear.*": {
-            f"{sees}.mlp.{part}_proj.*": wide for part in ("gate", "up")
-        },
+        f"{sees}.mlp.gate_up_proj.linear.*": {f"{sees}.mlp.{part}_proj.*": wide for part in ("gate", "up")},
         f"{attention}.qkv_proj.linear.weight": {f"{attention}.{part}_proj.weight": heard for part in "qkv"},
         f"{attention}.qkv_proj.linear.bias": {
             ZEROS if part == "k" else f"{attention}.{part}_proj.bias": heard for part in "qkv"
