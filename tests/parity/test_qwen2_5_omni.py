@@ -181,10 +181,9 @@ def heard(clips: list[np.ndarray]) -> Tensor:
 
 
 def test_rows_of_clips():
-    """1, 19, 20 and 21 frames more than whole chunks, an odd number of rows, and all of them in one launch."""
-    clips = [
-        clip(160 * frames - odd, frames) for frames, odd in ((81, 0), (19, 7), (60, 1), (41, 159), (3, 0))
-    ]
+    """1, 19, 20 and 21 frames beyond whole chunks, odd numbers of rows; all in one launch, and each alone."""
+    frames = ((81, 0), (19, 7), (60, 1), (41, 159), (3, 0))
+    clips = [clip(160 * count - short, count) for count, short in frames]
     with torch.inference_mode():
         wanted = reference().get_audio_features(**hf_features(clips)).last_hidden_state
     assert wanted.std() > 0.3, "weights too small for a strong test"

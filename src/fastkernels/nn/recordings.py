@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fastkernels.errors import RequestError
 from fastkernels.nn.audio import Clips
+from fastkernels.nn.batching import sent
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.media import Item
 from fastkernels.nn.program import Call, Place
-from fastkernels.nn.batching import sent
 
 SAMPLING_RATE, HOP, WINDOW, MOST_SAMPLES = 16000, 160, 400, 300 * 16000
 # Of a launch, silence behind shorter clips included: two of the longest clips.
@@ -78,10 +78,10 @@ def longest(processor: Mapping[str, Any]) -> int:
 
 
 class Chunks:
-    """A launch gets raw_speech float32 [B, N], silence behind shorter clips; frame_index int64 [C, L], of each
-    chunk which of the B * (N // hop) frames it has, below 0 behind a shorter one's last; cu_seqlens int32
-    [C+1] of the chunks' rows, how many the longest has and how many there are; pairs int64 [P, 2], the rows
-    of each token. It returns a row for each token [P, D]."""
+    """A launch gets raw_speech float32 [B, N], silence behind shorter clips; frame_index int64 [C, L], of
+    each chunk which of the B * (N // hop) frames it has, below 0 behind a shorter one's last; cu_seqlens
+    int32 [C+1] of the chunks' rows, how many the longest has and how many there are; pairs int64 [P, 2], the
+    rows of each token. It returns a row for each token [P, D]."""
 
     def __init__(self, most: int, place: Place) -> None:
         self.most, self.device = most, place.device

@@ -8,9 +8,9 @@
         split={"head.in_proj.*": {"head.q_proj.*": 64, "head.kv_proj.*": 128}},
     )
 
-`*` stands for one part of a dotted name and keeps its value on both sides, `**` for several. A packed parameter lists, first
-rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
-as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
+`*` stands for one part of a dotted name and keeps its value on both sides, `**` for several. A packed
+parameter lists, first rows first, the tensors that it consists of with their numbers of rows; a stack of
+matrices [E, N, K] counts as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
 lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
 or not: checkpoints that packed them already, or that call them otherwise; those that are `transposed` hold
 the matrices of a stack with inputs as rows. `repeated` says of a tensor which

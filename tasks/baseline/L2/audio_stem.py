@@ -4,8 +4,8 @@
     chunked    y = gelu(conv2(m gelu(conv1(x))))^T + s              of each chunk of a clip by itself
 
 B clips, M mel bands, F frames, S = F / 2 tokens of a clip, D hidden; three taps each, P [S, D] in the
-checkpoint. Rounded to the dtype of x after each convolution, each gelu and the sum. Chunked: C chunks of up to
-L frames, m zero behind a shorter one's last frame, T rows of all chunks; s restarts in each of them:
+checkpoint. Rounded to the dtype of x after each convolution, each gelu and the sum. Chunked: C chunks of up
+to L frames, m zero behind a shorter one's last frame, T rows of all chunks; s restarts in each of them:
 s[t] = [sin(t f[0]) .. | cos(t f[0]) ..], f[k] = 10000^(-k / (D/2 - 1)), made in float64 and rounded.
 Mirrors the first lines of vllm.model_executor.models.whisper.WhisperEncoder.forward (and transformers'
 WhisperEncoder); transformers.models.qwen2_5_omni.modeling_qwen2_5_omni.Qwen2_5OmniAudioEncoder likewise.
@@ -52,8 +52,8 @@ class ChunkedAudioStem(nn.Module):
     def forward(
         self, input_features: Tensor, frame_index: Tensor, cu_seqlens: Tensor, num_tokens: int
     ) -> Tensor:
-        """input_features [F, M], mel frames of all clips; frame_index int64 [C, L], those of each chunk (below
-        0: none), L even; cu_seqlens int32 [C+1] from 0 to T = num_tokens -> [T, D]"""
+        """input_features [F, M], mel frames of all clips; frame_index int64 [C, L], those of each chunk
+        (below 0: none), L even; cu_seqlens int32 [C+1] from 0 to T = num_tokens -> [T, D]"""
         chunks, frames = frame_index.shape
         flat_P = frame_index.clamp(min=0).flatten()
         is_frame_CL1 = (frame_index >= 0)[:, :, None]

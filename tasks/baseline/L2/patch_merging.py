@@ -7,8 +7,8 @@
 B images, Y, X rows and columns, C channels, channels last; W [2C, 4C]. Of an odd map the last row or column
 has zeros beside it. Rounded to the dtype of x after the product and after the norm. Packed: T patches of C
 features, whose blocks of n = m x m lie together; W1 [n C, n C], W2 [dim, n C]. Rounded after the norm, the
-activation, the second product and, where fc1 and the activation are not one kernel, the first. packed_rms: the
-same with z = rms_norm(x).
+activation, the second product and, where fc1 and the activation are not one kernel, the first. packed_rms:
+the same with z = rms_norm(x).
 Mirrors timm.models.swin_transformer_v2.PatchMerging and
 transformers.models.qwen2_vl.modeling_qwen2_vl.PatchMerger (vLLM: qwen2_vl.Qwen2VisionPatchMerger), and
 transformers.models.qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionPatchMerger (qwen3_vl.Qwen3_VisionPatchMerger),

@@ -130,7 +130,7 @@ class Qwen2_5OmniAudioEncoder(nn.Module):
         return 2 * self.chunk_tokens
 
     def features(self, raw_speech: Tensor) -> Tensor:
-        """float32 [B, S], values -1 .. 1 at 16 kHz -> mel frames of all clips [F, M], in the weights' dtype"""
+        """float32 [B, S], values -1 .. 1 at 16 kHz -> mel frames of all clips [F, M], as the weights are"""
         features_BMF = self.log_mel(raw_speech).to(self.stem.conv1.weight.dtype)
         return features_BMF.mT.flatten(0, 1)
 
@@ -142,8 +142,8 @@ class Qwen2_5OmniAudioEncoder(nn.Module):
         max_seqlen: int,
         num_tokens: int,
     ) -> Tensor:
-        """input_features [F, M], frame_index int64 [C, L] (L2/audio_stem), cu_seqlens int32 [C+1] from 0 to R =
-        num_tokens, max_seqlen rows of the longest chunk -> [R, D]"""
+        """input_features [F, M], frame_index int64 [C, L] (L2/audio_stem), cu_seqlens int32 [C+1] from 0 to
+        R = num_tokens, max_seqlen rows of the longest chunk -> [R, D]"""
         hidden_states = self.stem(input_features, frame_index, cu_seqlens, num_tokens)
         for layer in self.layers:
             hidden_states = layer(hidden_states, cu_seqlens, max_seqlen)
@@ -185,8 +185,8 @@ class Qwen2_5OmniThinkerForConditionalGeneration(Qwen2VLForConditionalGeneration
         num_tokens: int,
         pairs: Tensor,
     ) -> Tensor:
-        """Rows of clips: raw_speech float32 [B, S]; frame_index, cu_seqlens, max_seqlen and num_tokens as of the
-        audio tower's forward; pairs int64 [P, 2], of which of its rows each of the decoder's is made ->
+        """Rows of clips: raw_speech float32 [B, S]; frame_index, cu_seqlens, max_seqlen and num_tokens as of
+        the audio tower's forward; pairs int64 [P, 2], of which of its rows each of the decoder's is made ->
         [P, D]"""
         features = self.audio_tower.features(raw_speech)
         hidden_states = self.audio_tower(features, frame_index, cu_seqlens, max_seqlen, num_tokens)
@@ -226,8 +226,8 @@ class Qwen2_5OmniThinkerForConditionalGeneration(Qwen2VLForConditionalGeneration
         return {"encode": Stage(frames), "listen": Stage(Chunks(self.audio_tower.chunk_frames, self.place))}
 
     def media(self, processor: Mapping[str, Any]) -> dict[str, Medium]:
-        """Images uint8 [H, W, 3] and videos uint8 [F, H, W, 3] of any size, alone or as (frames, {"fps": 2.0});
-        audio float32 [N], alone or as (samples, rate)."""
+        """Images uint8 [H, W, 3] and videos uint8 [F, H, W, 3] of any size, alone or as (frames, {"fps":
+        2.0}); audio float32 [N], alone or as (samples, rate)."""
         ids, shared = self.placeholders, ("encode", self.visual.patching)
         pace = self.positions_per_second
         return {
