@@ -8,10 +8,8 @@ from pathlib import Path
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
 EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
-VLLM = (
-    "--vllm-path",
-    "~/site-vllm",
-)  # where vLLM's packages are looked for first; the reference of models that see
+VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
+SEEING = ("qwen2_5_omni", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe")  # vLLM is their reference
 
 
 @dataclass(frozen=True)
@@ -100,6 +98,7 @@ NEWER = (
     "mamba",
     "mamba2",
     "mobilenetv4",
+    "qwen2_5_omni",
     "qwen2_vl",
     "qwen3_next",
     "qwen3_vl",
@@ -145,7 +144,7 @@ EVAL_LLAMA = (
 # Workloads of 1,000 requests would take an hour where a turn loads 94 GB first. Seconds as seen.
 QUICK = ("single-request", "prefill-heavy-smoke")
 # Of the newer ones that are as large. A model runs on one device: the 159 GB of qwen3_next, as registered,
-# are more than an H200 holds.
+# are more than an H200 holds, and so are the 471 GB of qwen3_vl_moe.
 FEWER = dict.fromkeys(("gemma4", "gpt_oss", "kimi_linear", "qwen3_next"), QUICK)
 
 
@@ -163,8 +162,8 @@ EVAL_OTHERS = (
     _other("yolov10", 375),
     *(_other(name, 150, *FEWER.get(name, ())) for name in NEWER),
 )
-# Tested in files of several: classifier, mamba, delta_rule.
-SHARED = ("efficientnetv2", "kimi_linear", "mamba2", "mobilenetv4", "qwen3_next")
+# Tested in files of several: classifier, mamba, delta_rule, images_in_prompts.
+SHARED = ("efficientnetv2", "kimi_linear", "mamba2", "mobilenetv4", "qwen3_next", *SEEING)
 # Of tests/gpu: seconds, processes beside each other, and GPUs where more than one. Engine, split_kernels,
 # listener and sample as seen; of the others guesses.
 GPU_TESTS = {
@@ -196,6 +195,7 @@ GPU_TESTS = {
     "retrieval_kernels": (60, 4),
     "classifier": (60, 1),
     "delta_rule": (120, 1),
+    "images_in_prompts": (120, 1),
     **{name: (60, 1) for name in NEWER if name not in SHARED},
 }
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
@@ -255,7 +255,7 @@ JOBS: dict[str, Job] = {
             f"{name}_vs_reference",
             seconds,
             name,
-            *(VLLM if name in ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe") else ()),
+            *(VLLM if name in SEEING else ()),
             program="vs_reference",
         )
         for name, seconds in VS_REFERENCE.items()

@@ -8,9 +8,11 @@ its first and its last frame's. Each step is a grid of its own: time stands in t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fastkernels.errors import RequestError
@@ -59,11 +61,15 @@ def times_of(about: Any, count: int, together: int) -> list[float]:
     if not isinstance(about, Mapping):
         raise RequestError(f"beside a video stands {_FORM}, not {about!r:.60}")
     fps, numbers = about.get("fps"), about.get("frames_indices")
-    if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < float("inf"):
+    if isinstance(fps, bool) or not isinstance(fps, Real) or not 0 < float(fps) < float("inf"):
         raise RequestError(f"fps of a video must be a positive number, not {fps!r:.60}")
-    numbers = list(range(count)) if numbers is None else list(numbers)
-    if len(numbers) != count:
-        raise RequestError(f"{len(numbers)} frames_indices for a video of {count} frames")
-    numbers += numbers[-1:] * (-count % together)
+    numbers = list(range(count)) if numbers is None else numbers
+    are_places = isinstance(numbers, (Sequence, np.ndarray)) and all(isinstance(n, Integral) for n in numbers)
+    if not are_places or len(numbers) != count or min(numbers) < 0:
+        raise RequestError(
+            f"frames_indices must be {count} whole numbers, one for each frame, not {numbers!r:.60}"
+        )
+    numbers = [int(number) for number in numbers]
+    fps, numbers = float(fps), numbers + numbers[-1:] * (-count % together)
     firsts, lasts = numbers[::together], numbers[together - 1 :: together]
     return [(first / fps + last / fps) / 2 for first, last in zip(firsts, lasts, strict=True)]

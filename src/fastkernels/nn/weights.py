@@ -10,17 +10,18 @@
 
 `*` stands for one part of a dotted name and keeps its value on both sides, `**` for several. A packed
 parameter lists, first rows first, the tensors that it consists of with their numbers of rows; a stack of
-matrices [E, N, K] counts as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
-lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise; those that are `transposed` hold
-the matrices of a stack with inputs as rows. `repeated` says of a tensor which
-other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
+matrices [E, N, K] counts as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A
+split checkpoint tensor lists likewise the parameters that its rows go to. `spellings` are other names for
+whole parameters, packed or not: checkpoints that packed them already, or that call them otherwise; those that
+are `transposed` hold the matrices of a stack with inputs as rows. `repeated` says of a tensor which other one
+it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
 last, or as a shape with -1 says. `pieces` say of a parameter which rows of which tensors it consists of,
 where a checkpoint has them in another order. `folding` makes the tensors of the model's parameters out of a
 checkpoint's first: norms are folded (folding.py), weights made ternary (ternary_weights.py) or expanded from
-eight bits (block_scales.py). Filters of convolutions lie channels last (filters.py). A model carries its map as the attribute `weight_map`.
+eight bits (block_scales.py). Filters of convolutions lie channels last (filters.py). A model carries its map
+as the attribute `weight_map`.
 """
 
 from __future__ import annotations

@@ -149,17 +149,17 @@ class Qwen3VLForConditionalGeneration(nn.Module):
         """input_ids [T]; positions [T], or [3, T] beside media; multimodal_embeddings [M, W], rows of media,
         and multimodal_index int64 [T], the one that stands for each token (below 0: none does) -> hidden
         states after the final norm [T, D]"""
-        hidden_states, residual, levels = self.embed_tokens(input_ids), None, ()
+        hidden_states, residual, levels = self.embed_tokens(input_ids), None, []
         if multimodal_embeddings is not None:
             assert multimodal_index is not None
-            rows_TW = multimodal_embeddings.index_select(0, multimodal_index.clamp(min=0))
-            is_row_T1 = multimodal_index[:, None] >= 0
-            first_TD, *levels = rows_TW.where(is_row_T1, 0).split(self.hidden_size, dim=1)
-            hidden_states = torch.where(is_row_T1, first_TD, hidden_states)
+            is_row_T1, rows_T = multimodal_index[:, None] >= 0, multimodal_index.clamp(min=0)
+            first, *levels = multimodal_embeddings.split(self.hidden_size, dim=1)
+            hidden_states = torch.where(is_row_T1, first.index_select(0, rows_T), hidden_states)
         for index, layer in enumerate(self.layers):
             hidden_states, residual = layer(positions, hidden_states, residual)
             if index < len(levels):
-                hidden_states = hidden_states + levels[index]
+                added_TD = hidden_states + levels[index].index_select(0, rows_T)
+                hidden_states = torch.where(is_row_T1, added_TD, hidden_states)
         hidden_states, _ = self.norm(hidden_states, residual)
         return hidden_states
 
@@ -219,7 +219,8 @@ def vision_arguments(config: ConfigReader) -> tuple[dict[str, Any], list[int]]:
         raise config.error("in_channels", "must be 3")
     if math.isqrt(positions := config.integer("num_position_embeddings")) ** 2 != positions:
         raise config.error("num_position_embeddings", f"{positions} make no square")
-    taps, depth = config.config.get("deepstack_visual_indexes"), config.integer("depth")
+    taps: Any = config.config.get("deepstack_visual_indexes")
+    depth = config.integer("depth")
     are_taps = isinstance(taps, (list, tuple)) and all(type(tap) is int and 0 <= tap < depth for tap in taps)
     if not are_taps or sorted(set(taps)) != list(taps):
         raise config.error(

@@ -157,7 +157,10 @@ def test_steps_of_a_video_share_no_blocks():
     ("given", "says"),
     [
         (timed(video(0), fps=0), "video 0: fps of a video must be a positive number, not 0"),
-        (timed(video(0), frames_indices=[1, 2]), "2 frames_indices for a video of 5 frames"),
+        (timed(video(0), frames_indices=[1, 2]), "frames_indices must be 5 whole numbers, one for each"),
+        (timed(video(0), frames_indices=[0.5] * 5), "frames_indices must be 5 whole numbers"),
+        (timed(video(0), frames_indices=7), "frames_indices must be 5 whole numbers"),
+        (timed(video(0), fps="2"), "fps of a video must be a positive number"),
         (timed(video(0)[:1]), "a video of 1 frames: the model takes at least 2. Give an image"),
         (timed(video(0)[0]), r"\[frames, height, width, 3\]"),
         (
