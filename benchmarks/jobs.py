@@ -9,7 +9,7 @@ FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
 EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
 VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
-SEEING = ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe")  # vLLM is their reference
+SEEING = ("qwen2_5_omni", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe")  # vLLM is their reference
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ NEWER = (
     "mamba",
     "mamba2",
     "mobilenetv4",
+    "qwen2_5_omni",
     "qwen2_vl",
     "qwen3_next",
     "qwen3_vl",

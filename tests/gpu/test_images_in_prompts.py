@@ -24,6 +24,7 @@ SIZES = [(56, 84), (112, 112), (30, 200), (140, 56), (61, 77)]
 TOLERANCES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.3}
 BLOCKS = {
     "qwen2_vl": 30,
+    "qwen2_5_omni": 30,
     "qwen3_vl": 80,
     "qwen3_vl_moe": 80,
 }  # too few for all requests, enough for the longest

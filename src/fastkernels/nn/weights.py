@@ -8,13 +8,13 @@
         split={"head.in_proj.*": {"head.q_proj.*": 64, "head.kv_proj.*": 128}},
     )
 
-`*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
-rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
-as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
-lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise; those that are `transposed` hold
-the matrices of a stack with inputs as rows. `repeated` says of a tensor which other one it equals where the
-model has one parameter for both: a checkpoint may hold either or both.
+`*` stands for one part of a dotted name and keeps its value on both sides, `**` for several. A packed
+parameter lists, first rows first, the tensors that it consists of with their numbers of rows; a stack of
+matrices [E, N, K] counts as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A
+split checkpoint tensor lists likewise the parameters that its rows go to. `spellings` are other names for
+whole parameters, packed or not: checkpoints that packed them already, or that call them otherwise; those that
+are `transposed` hold the matrices of a stack with inputs as rows. `repeated` says of a tensor which other one
+it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
 last, or as a shape with -1 says. `pieces` say of a parameter which rows of which tensors it consists of,
@@ -402,7 +402,7 @@ def _match(pattern: str, name: str) -> list[str] | None:
     """The values of the stars if `name` fits, else None."""
     if "*" not in pattern:
         return [] if pattern == name else None
-    found = re.fullmatch(re.escape(pattern).replace(r"\*", r"([^.]+)"), name)
+    found = re.fullmatch(re.escape(pattern).replace(r"\*\*", "(.+)").replace(r"\*", r"([^.]+)"), name)
     return None if found is None else list(found.groups())
 
 

@@ -7,10 +7,12 @@
 B images, Y, X rows and columns, C channels, channels last; W [2C, 4C]. Of an odd map the last row or column
 has zeros beside it. Rounded to the dtype of x after the product and after the norm. Packed: T patches of C
 features, whose blocks of n = m x m lie together; W1 [n C, n C], W2 [dim, n C]. Rounded after the norm, the
-activation, the second product and, where fc1 and the activation are not one kernel, the first.
+activation, the second product and, where fc1 and the activation are not one kernel, the first. packed_rms:
+the same with z = rms_norm(x).
 Mirrors timm.models.swin_transformer_v2.PatchMerging and
 transformers.models.qwen2_vl.modeling_qwen2_vl.PatchMerger (vLLM: qwen2_vl.Qwen2VisionPatchMerger), and
-transformers.models.qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionPatchMerger (qwen3_vl.Qwen3_VisionPatchMerger).
+transformers.models.qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionPatchMerger (qwen3_vl.Qwen3_VisionPatchMerger),
+and transformers.models.qwen2_5_omni.modeling_qwen2_5_omni.Qwen2_5OmniPatchMerger.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from fastkernels.nn.fusion import Fusion
 from ..L1.activation import GELU
 from ..L1.layer_norm import LayerNorm
 from ..L1.linear import Linear
+from ..L1.rms_norm import RMSNorm
 
 
 class PatchMerging(nn.Module):
@@ -68,3 +71,9 @@ class PackedPatchMerger(nn.Module):
         if self.fuses and not x.is_meta:
             return self.fc2(kernels.linear_activation(blocks_BH, self.fc1.weight, self.fc1.bias, "gelu"))
         return self.fc2(self.activation_fn(self.fc1(blocks_BH)))
+
+
+class PackedRMSPatchMerger(PackedPatchMerger):
+    def __init__(self, dim: int, context_dim: int, spatial_merge_size: int, rms_norm_eps: float) -> None:
+        super().__init__(dim, context_dim, spatial_merge_size, rms_norm_eps)
+        self.ln_q = RMSNorm(context_dim, rms_norm_eps)

@@ -95,12 +95,7 @@ class Qwen2VLForConditionalGeneration(nn.Module):
         layer = layer_arguments(reader)
         vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
         self.hidden_size = hidden_size
-        self.placeholders = {
-            "image": reader.integer("image_token_id"),
-            "video": reader.integer("video_token_id"),
-        }
-
-        self.visual = Qwen2VisionTransformer(config.get("vision_config") or {})
+        self.placeholders = self.add_towers(config)
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         layers = reader.integer("num_hidden_layers")
         self.layers = nn.ModuleList(DecoderLayer(**layer) for _ in range(layers))
@@ -111,6 +106,12 @@ class Qwen2VLForConditionalGeneration(nn.Module):
         self.softmax = Softmax()
         self.sampler = Sampler()
         self.weight_map = weight_map(layer)
+
+    def add_towers(self, config: dict[str, Any]) -> dict[str, int]:
+        """What makes rows of media; the id that stands for each kind."""
+        self.visual = Qwen2VisionTransformer(config.get("vision_config") or {})
+        reader = ConfigReader(text_config(config))
+        return {kind: reader.integer(f"{kind}_token_id") for kind in ("image", "video")}
 
     def encode(
         self, pixel_values: Tensor, spatial_shapes: Tensor, cu_seqlens: Tensor, max_seqlen: int
@@ -197,9 +198,7 @@ def vision_arguments(config: ConfigReader) -> dict[str, Any]:
 
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:
-    """Names of the hub's files; newer libraries write `model.visual` and `model.language_model`. Query, key
-    and value of the decoder fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
+    """Names of the hub's files; newer libraries write `model.visual` and `model.language_model`."""
     block, ours = "visual.blocks.*", "visual.blocks.*"
     names = {
         "visual.patch_embed.proj.weight": "visual.patch_embed.weight",
@@ -212,6 +211,15 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
         "visual.merger.ln_q.*": "visual.merger.ln_q.*",
         "visual.merger.mlp.0.*": "visual.merger.fc1.*",
         "visual.merger.mlp.2.*": "visual.merger.fc2.*",
+    }
+    prefixes = {"visual.": "model.visual.", "model.": "model.language_model."}
+    return WeightMap(names, prefixes=prefixes) | decoder_map(layer)
+
+
+def decoder_map(layer: dict[str, Any]) -> WeightMap:
+    """Of the decoder alone: query, key and value fill one matrix, gate and up another."""
+    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
+    names = {
         "model.embed_tokens.weight": "embed_tokens.embedding.weight",
         "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
         "model.layers.*.self_attn.o_proj.*": "layers.*.self_attn.o_proj.linear.*",
@@ -230,6 +238,4 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
             f"model.layers.*.mlp.{name}_proj.*": layer["intermediate_size"] for name in ("gate", "up")
         },
     }
-    prefixes = {"visual.": "model.visual.", "model.": "model.language_model."}
-    repeated = {"lm_head.weight": "model.embed_tokens.weight"}
-    return WeightMap(names, packed, prefixes=prefixes, repeated=repeated)
+    return WeightMap(names, packed, repeated={"lm_head.weight": "model.embed_tokens.weight"})

@@ -10,6 +10,7 @@ from the decoder's steps; media of equal content are encoded once, and kept for 
 
 from __future__ import annotations
 
+import numbers
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -183,7 +184,8 @@ class Towers:
         return {name: self._of_kind(name, given.get(name)) for name in self._media}
 
     def _of_kind(self, name: str, given: Any) -> list[Item]:
-        listed = [] if given is None else given if isinstance(given, (list, tuple)) else [given]
+        is_one = not isinstance(given, (list, tuple)) or _is_pair(given)
+        listed = [] if given is None else [given] if is_one else given
         items = []
         for index, one in enumerate(listed):
             try:
@@ -211,3 +213,8 @@ class Towers:
             f"(id {self._media[name].placeholder}) in the prompt: there is one for each {name}, or one for "
             f"each of their {rows} tokens"
         )
+
+
+def _is_pair(given: Any) -> bool:
+    """A medium with what is said of it, a rate or a mapping; two media are no pair."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], (numbers.Real, Mapping))
