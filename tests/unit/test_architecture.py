@@ -18,6 +18,7 @@ RANKS = {
     "free_memory": 0,
     "interrupts": 0,
     "layout": 0,
+    "progress": 0,
     "records": 0,
     "settings": 1,
     "kernels": 1,

@@ -47,6 +47,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option("--tokenizer", metavar="FOLDER|ID", help="Default: that of the model's folder."),
             click.option("--disable-detokenize", is_flag=True, help="No text is made of the tokens."),
             options.seed,
+            options.quiet,
             options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout."),
             vllm_flags.accepted,
         )
@@ -77,7 +78,7 @@ def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) 
 
     run = e2e.TokenRun(num_prompts, input_len, output_len, not flags.pop("disable_detokenize"))
     result = _measure(
-        "throughput", run, flags, lambda llm, tell: e2e.throughput(llm, run, flags["seed"], tell)
+        "throughput", run, flags, lambda llm, show: e2e.throughput(llm, run, flags["seed"], show)
     )
     _say(
         flags["json_path"],
@@ -108,7 +109,7 @@ def latency(
         "latency",
         run,
         flags,
-        lambda llm, tell: e2e.latency(llm, run, num_iters, num_iters_warmup, flags["seed"], tell),
+        lambda llm, show: e2e.latency(llm, run, num_iters, num_iters_warmup, flags["seed"], show),
     )
     if not result["complete"]:
         finished = len(result["latencies"])
@@ -126,20 +127,21 @@ def latency(
 def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., dict]) -> dict[str, Any]:
     """Load, measure, and write the record where it was asked for."""
     from fastkernels.cli.output import emit_json
-    from fastkernels.cli.progress import telling
+    from fastkernels.cli.progress import showing
     from fastkernels.runner.models import e2e
     from fastkernels.settings import resolve
 
+    quiet = flags.pop("quiet")
     settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
     named = ("model", "candidates", "seed", "load_format", "tokenizer")
     rest = {k: v for k, v in flags.items() if v is not None and k not in (*named, "json_path")}
     engine = e2e.EngineOptions(
         **{k: flags[k] for k in named}, device=settings.device, size=settings.size_asked, options=rest
     )
-    with telling() as tell, e2e.blaming(engine.candidates):
-        tell(f"loading {engine.model}")
+    with showing(quiet) as show, e2e.blaming(engine.candidates):
+        show(f"loading {engine.model}")
         llm, start_s = e2e.load(engine, run)
-        result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))
+        result = e2e.record(kind, engine, run, start_s, llm, measure(llm, show))
     if flags["json_path"]:
         emit_json(result, flags["json_path"])
     return result

@@ -35,6 +35,7 @@ from fastkernels.cli import options
 @click.option(
     "--providers", is_flag=True, help="Compare the kernels' implementations with the baseline's choice."
 )
+@click.option("--fail-fast", is_flag=True, help="Stop at the first trial that fails; report what was done.")
 @options.budget
 @options.timeout
 @click.option(
@@ -57,15 +58,16 @@ from fastkernels.cli import options
     "script that runs the candidate on them. A new or empty folder.",
 )
 @options.verbose
+@options.quiet
 @options.report_json
-def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
+def command(json_path: str | None, verbose: bool, quiet: bool, **arguments: Any) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
-    from fastkernels.cli.progress import counting, saying
+    from fastkernels.cli.progress import saying, showing
     from fastkernels.report import publish
     from fastkernels.runner.kernel_trial.request import KernelsRequest
     from fastkernels.runner.kernel_trial.run import run_kernels
 
     request = KernelsRequest.parse(**arguments)
-    with counting() as count:
-        report = run_kernels(request, count, say=saying)
+    with showing(quiet) as show:
+        report = run_kernels(request, show, say=saying)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

@@ -129,4 +129,5 @@ timeout = click.option(
 verbose = click.option(
     "--verbose", is_flag=True, help="Show failures whole: with the harness's frames and all output."
 )
+quiet = click.option("--quiet", is_flag=True, help="No progress on stderr; warnings and errors as ever.")
 report_json = written("--json", "json_path", text="Write the report as JSON; `-` is stdout.")

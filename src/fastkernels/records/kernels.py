@@ -163,4 +163,8 @@ class KernelReport(Document):
     shadowed: tuple[str, ...] = ()  # candidate files that no longer reach the tasks above them
     notes: tuple[str, ...] = ()  # what could not be measured as asked, and why
     summary: KernelSummary
-    complete: bool = True  # False: interrupted, rows so far
+    complete: bool = True  # False: interrupted, rows so far; or --fail-fast, rows until the first failure
+
+    @property
+    def failed_fast(self) -> bool:
+        return not self.complete and bool(self.request.get("fail_fast") and self.summary.failed)

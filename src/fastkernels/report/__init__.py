@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fastkernels.records import AuditReport, EvalReport, GateReport, Report
+from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport, Report
 
 __all__ = ["exit_code", "publish"]
 
@@ -55,7 +55,7 @@ def exit_code(report: Report) -> int:
     """0 all passed · 1 a candidate failed, the gate was missed, or an audit refused something · 3 unstable,
     or this machine could not judge it all · 130 interrupted."""
     if not report.complete:
-        return INTERRUPTED
+        return 1 if isinstance(report, KernelReport) and report.failed_fast else INTERRUPTED
     if isinstance(report, GateReport):
         return {"passed": 0, "failed": 1, "unclear": 3}[report.outcome]
     if isinstance(report, AuditReport):

@@ -44,6 +44,7 @@ class KernelsRequest(Record):
     self_test: bool = False
     providers: bool = False
     budget_s: float | None = None  # of sampling, for each timed case
+    fail_fast: bool = False  # the first trial that fails is the last
     timeout_s: float | None = None  # of one phase of a candidate
     compile_check: bool = True
     attribution: bool = True  # on CUDA, who made a candidate's kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import random
 import secrets
 import tempfile
@@ -18,6 +19,7 @@ from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.measure.sole import SoleUse
+from fastkernels.progress import Progress, Show
 from fastkernels.records import Device, EvalReport, ModelResult, Size, UnfinishedModel, default_size
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
@@ -122,12 +124,12 @@ class Target:
 
 def run_eval(
     request: EvalRequest,
-    tell: Callable[[str], None] = lambda _: None,
+    show: Show = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> EvalReport:
     """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
     `complete=False`. A model that cannot be judged is in `unevaluated`: the others keep their results, and
-    there is no MacroEval. `tell` hears what goes on, `say` what is known before anything runs.
+    there is no MacroEval. `show` hears what goes on, `say` what is known before anything runs.
 
     Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
@@ -145,9 +147,10 @@ def run_eval(
     levels: tuple[str, ...] | None = None  # of every candidate process so far
     try:
         with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
-            for target, chosen in planned:
+            for number, (target, chosen) in enumerate(planned):
                 try:
-                    trial = _trial(request, target, chosen, seed, Path(caches), tell)
+                    trial = _trial(request, target, chosen, seed, Path(caches))
+                    trial.report = _counted(show, trial, number, len(planned))
                     with contextlib.closing(trial.sides) as sides:
                         try:
                             result = trial.run()
@@ -190,7 +193,6 @@ def _trial(
     workloads: Sequence[Workload],
     seed: int,
     caches: Path,
-    tell: Callable[[str], None],
 ) -> ModelTrial:
     answers = _answers(request, target, random.Random(seed))
     weights_seed = _weights_seed(request, target, seed)
@@ -205,9 +207,20 @@ def _trial(
         sides=_sides(request, target, answers, workloads, weights_seed, caches),
         rounds=request.rounds or ROUNDS[request.size],
         extra_s=0.0 if request.rounds else EXTRA_S[request.size],
-        report=lambda doing: tell(f"{target.model}: {doing}"),
         restarts=_start_quickly(request, target),
     )
+
+
+def _counted(show: Show, trial: ModelTrial, before: int, models: int) -> Callable[[str], None]:
+    """The trial's `report`: its steps among those of all models, each of which is taken to have as many. What
+    a trial does beyond its plan is its last step."""
+    counter = itertools.count()
+
+    def report(doing: str) -> None:
+        done = min(next(counter), trial.steps - 1)
+        show(Progress(before * trial.steps + done, models * trial.steps, f"{trial.model}: {doing}"))
+
+    return report
 
 
 def _of_the_process(sides: Sides) -> Iterator[str]:

@@ -69,8 +69,8 @@ class ModelTrial:
     sides: Sides
     rounds: int
     extra_s: float  # rounds go on this long until the ratio is known
-    report: Callable[[str], None]  # what is going on, for a progress line
     restarts: bool = False  # each round has two processes of its own: the interval holds their differences
+    report: Callable[[str], None] = lambda doing: None  # what is going on, for a progress line
     _notes: list[str] = field(default_factory=list)
     _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
     _prove: Callable[[SideHandle], Proof] | None = (
@@ -79,6 +79,12 @@ class ModelTrial:
     _seconds: dict[str, dict[str, list[float]]] = field(
         default_factory=dict
     )  # of a workload and side, so far
+
+    @property
+    def steps(self) -> int:
+        """How often `report` is called, where there are sites and no workload needs more rounds."""
+        rounds = sum(self._least_rounds(workload) + 1 for workload in self.workloads)
+        return 2 * (PROOF_REPEATS + 1 + rounds + 1) + len(self.answers.noise_changes)
 
     def run(self) -> ModelResult:
         settled = from_source(self.candidates, self.architecture.task) if self.candidates else None
@@ -274,13 +280,15 @@ class ModelTrial:
 
     def _enough(self, workload: Workload, seconds: dict[str, list[float]], elapsed_s: float) -> bool:
         """At least the asked rounds; then until the interval is narrow or the extra time is spent."""
-        once = workload.kind == "throughput" or self.sides.exclusive
-        least = self.rounds if once else max(self.rounds, LATENCY_ROUNDS)
-        if len(seconds["baseline"]) < least:
+        if len(seconds["baseline"]) < self._least_rounds(workload):
             return False
         found = self._result(workload, seconds)
         extra_s = self.extra_s * (UNUSABLE_EXTENSION if found.unstable else 1)
         return found.half_width <= ROUND_HALF_WIDTH or elapsed_s > extra_s
+
+    def _least_rounds(self, workload: Workload) -> int:
+        once = workload.kind == "throughput" or self.sides.exclusive
+        return self.rounds if once else max(self.rounds, LATENCY_ROUNDS)
 
     def _result(self, workload: Workload, seconds: dict[str, list[float]]) -> WorkloadResult:
         amount = self.answers.amount(workload)

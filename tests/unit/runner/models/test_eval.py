@@ -12,6 +12,7 @@ from fastkernels import registry
 from fastkernels.engine.llm import LLM, SamplingParams
 from fastkernels.errors import BaselineError, MachineError, NotFoundError, UsageError
 from fastkernels.loader.candidates import discover
+from fastkernels.progress import Progress
 from fastkernels.records import EvalReport, Failure, ModelResult, UnfinishedModel, WorkloadResult
 from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.report import exit_code, table
@@ -37,7 +38,7 @@ def said() -> list[str]:
 @pytest.fixture
 def evaluate(monkeypatch, said):
     """Trials of the models: what each gives or raises."""
-    sides = SimpleNamespace(isolation=(), stays_root="", put_back=(), close=lambda: None)
+    sides = SimpleNamespace(isolation=(), stays_root="", put_back=(), exclusive=False, close=lambda: None)
     monkeypatch.setattr(eval_module, "_sides", lambda *_: sides)
 
     def evaluate(trials: dict[str, BaseException | None], **asked) -> EvalReport:
@@ -263,3 +264,22 @@ def test_greedy_texts_by_the_weights_of_a_tiny_configuration_repeat_little(entry
     for workload in workloads:
         share = statistics.fmean(repeated(text[: workload.output_len]) for text in texts)
         assert share <= MOST_REPEATED / 2, workload.name
+
+
+def test_steps_are_counted_over_all_models(evaluate, monkeypatch):
+    steps: list[Progress] = []
+
+    def run(trial: ModelTrial) -> ModelResult:
+        for number in range(trial.steps + 3):  # three rounds more than planned
+            trial.report(f"turn {number}")
+        return result(trial.model)
+
+    evaluate({"llama": None})  # replaces what starts processes
+    monkeypatch.setattr(ModelTrial, "run", run)
+    asked = {"models": ["llama", "gla"], "device": "cpu", "size": "tiny", "self_test": True}
+    run_eval(EvalRequest.parse(**asked), steps.append)
+    of_one = steps[0].total // 2
+    assert [step.done for step in steps[: of_one + 3]] == [*range(of_one), *[of_one - 1] * 3]
+    assert steps[of_one + 3].done >= of_one
+    assert steps[-1].done == steps[-1].total - 1
+    assert steps[1].text == "llama: turn 1"
