@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import random
 import secrets
 import tempfile
@@ -150,7 +149,7 @@ def run_eval(
             for number, (target, chosen) in enumerate(planned):
                 try:
                     trial = _trial(request, target, chosen, seed, Path(caches))
-                    trial.report = _counted(show, trial, number, len(planned))
+                    trial.show = _among(show, target.model, number, len(planned))
                     with contextlib.closing(trial.sides) as sides:
                         try:
                             result = trial.run()
@@ -211,16 +210,14 @@ def _trial(
     )
 
 
-def _counted(show: Show, trial: ModelTrial, before: int, models: int) -> Callable[[str], None]:
-    """The trial's `report`: its steps among those of all models, each of which is taken to have as many. What
-    a trial does beyond its plan is its last step."""
-    counter = itertools.count()
+def _among(show: Show, model: str, before: int, models: int) -> Callable[[Progress], None]:
+    """A model's steps among those of all, each of which is taken to have as many."""
 
-    def report(doing: str) -> None:
-        done = min(next(counter), trial.steps - 1)
-        show(Progress(before * trial.steps + done, models * trial.steps, f"{trial.model}: {doing}"))
+    def told(step: Progress) -> None:
+        done = before * step.total + step.done
+        show(Progress(done, models * step.total, f"{model}: {step.text}"))
 
-    return report
+    return told
 
 
 def _of_the_process(sides: Sides) -> Iterator[str]:
