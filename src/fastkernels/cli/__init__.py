@@ -32,6 +32,8 @@ VERBS = {
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",
     "score": "Recompute MacroEval from report files.",
+    "history": "Versions of candidates: parents, results, trends, the best.",
+    "ui": "MLflow's page on what was logged.",
     "schema": "Print the JSON Schema of a report.",
     "doctor": "This machine: what works, what does not, how to get it.",
 }

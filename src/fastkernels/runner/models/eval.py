@@ -16,6 +16,7 @@ from fastkernels import registry
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
+from fastkernels.loader.digest import files_of
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.measure.sole import SoleUse
 from fastkernels.progress import Progress, Show
@@ -139,6 +140,7 @@ def run_eval(
         say(line)
     seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
+    judged = tuple(map(files_of, [request.candidates] if request.candidates else []))
     results: list[ModelResult] = []
     unfinished: list[UnfinishedModel] = []
     errors: dict[str, FastKernelsError] = {}
@@ -173,6 +175,7 @@ def run_eval(
         environment=machine.model_copy(update={"isolation": levels or ALWAYS}),
         request={**request.described(), "seed": seed},
         candidates=tuple(map(shown, request.sources)),
+        judged=judged,
         models=tuple(results),
         complete=complete,
         macroeval=None,
