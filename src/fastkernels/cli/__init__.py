@@ -25,6 +25,7 @@ VERBS = {
     "eval": "Judge candidates inside whole models; MacroEval.",
     "gate": "Hold a head against its base, for CI: regressions, JUnit, Markdown.",
     "e2e": "Serve one model: throughput and latency, as vllm bench measures.",
+    "profile": "What limits a task's case, and where a model's time goes.",
     "tune": "Measure all implementations here, write which one is used.",
     "stubs": "Write candidate files with the right names and signatures.",
     "capture": "Record what a model's routers choose; compare it with drawn routing.",

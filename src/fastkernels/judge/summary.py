@@ -71,6 +71,7 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
             "candidates": _judged(reports),
             "shadowed": tuple(dict.fromkeys(s for report in reports for s in report.shadowed)),
             "notes": tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+            "sanitized": tuple(one for report in reports for one in report.sanitized),
             "summary": summarize(
                 rows,
                 sum(s.wall_s for s in summaries),

@@ -66,7 +66,7 @@ def exit_code(report: Report) -> int:
             unstable = any(w.unstable for model in report.models for w in model.workloads)
             return 3 if unstable or report.unevaluated else 0
         return 1 if report.candidates else 3  # a baseline that differs from itself is no candidate's fault
-    if report.summary.failed:
+    if report.summary.failed or any(f.authored for one in report.sanitized for f in one.findings):
         return 1
     # An implementation that cannot serve a case (`--providers`) is a fact about it, not a failure.
     return 3 if report.summary.unstable or not report.summary.passed else 0

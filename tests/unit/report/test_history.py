@@ -71,6 +71,20 @@ def test_versions_parents_and_results(run):
     assert history.best(found)[OF] is second
 
 
+def test_models_have_results_too(run, eval_report):
+    mine = (CandidateFiles(name="mine", folders=("mine",), sha256=A),)
+    reports = [eval_report.model_copy(update={"judged": judged}) for judged in (mine, ())]
+    [version] = history.versions([store.Run(f"eval{n}", report) for n, report in enumerate(reports)])
+    device = eval_report.environment.device
+    good, bad = (version.results[Of(f"model {name}", "tiny", device)] for name in ("llama", "other"))
+    ratios = {workload.name: workload.ratio for workload in eval_report.models[0].workloads}
+    assert {name: one.speedup for name, one in good.measured.items()} == ratios
+        "balanced": 1.1,
+        "single-request": 20,
+    }
+    assert (good.failed, bad.speedup, bad.failed) == (frozenset(), None, frozenset({"model"}))
+
+
 def test_the_best_has_the_most_cases_and_fails_none(run):
     found = history.versions(
         [
