@@ -79,9 +79,6 @@ def test_models_have_results_too(run, eval_report):
     good, bad = (version.results[Of(f"model {name}", "tiny", device)] for name in ("llama", "other"))
     ratios = {workload.name: workload.ratio for workload in eval_report.models[0].workloads}
     assert {name: one.speedup for name, one in good.measured.items()} == ratios
-        "balanced": 1.1,
-        "single-request": 20,
-    }
     assert (good.failed, bad.speedup, bad.failed) == (frozenset(), None, frozenset({"model"}))
 
 
