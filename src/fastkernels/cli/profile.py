@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,6 @@ def command(target: str | None, model: str | None, quiet: bool, json_path: str |
     if json_path:
         emit_json(facts, json_path)
         return
-    import sys
-
     from fastkernels.report import layout
 
     layout.show(parts, sys.stdout)

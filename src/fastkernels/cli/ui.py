@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+
 import click
 
 from fastkernels.errors import MissingExtraError, UsageError
@@ -14,8 +22,6 @@ def command(host: str, port: int) -> None:
     """Serve MLflow's page on what was logged here, until Ctrl-C. Of a server that MLFLOW_TRACKING_URI names,
     the address is printed: it has its page already.
     """
-    import importlib.util
-
     from fastkernels.report import mlflow, store
 
     uri = mlflow.tracking_uri()
@@ -31,8 +37,6 @@ def command(host: str, port: int) -> None:
 
 
 def _require_free(host: str, port: int) -> None:
-    import socket
-
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -44,12 +48,6 @@ def _require_free(host: str, port: int) -> None:
 
 def _serve(host: str, port: int, uri: str) -> int:
     """In a group of processes of its own, which ends with this one."""
-    import contextlib
-    import os
-    import signal
-    import subprocess
-    import sys
-
     from fastkernels.report import mlflow
 
     where = ["--backend-store-uri", uri, "--host", host, "--port", str(port), "--workers", "1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -67,7 +68,5 @@ def _case(task: str, case_id: str) -> Case | None:
 
 
 def _elements(case: Case) -> int:
-    import math
-
     shapes = (getattr(spec, "shape", ()) for spec in case.inputs.values())
     return sum(math.prod(shape) for shape in shapes)

@@ -101,8 +101,8 @@ class Change(NamedTuple):
 
 
 def versions(runs: Iterable[Run]) -> list[Version]:
-    """By name, oldest first. `runs`: oldest first. What has no hash (self-tests, implementations, reports of
-    2026-11-22 and before) is of no version."""
+    """By name, oldest first. `runs`: oldest first. What has no hash (self-tests, implementations, older
+    reports) is of no version."""
     found: dict[tuple[str, str], Version] = {}
     last: dict[str, Version] = {}
     for run in runs:

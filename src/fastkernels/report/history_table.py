@@ -25,21 +25,13 @@ _VERSIONS = (
     Column("version", "hash of all files of the candidate", right=False),
     Column("parent", "the version that was judged under this name before", right=False),
     Column("judged", "when last", right=False),
-    Column("of", "", right=False),
-    Column("size", "", right=False),
-    Column("device", "", right=False),
     Column("passed", "cases that passed, of those judged"),
     _SPEEDUP,
     _BAND,
-    Column(
-        "to parent",
-        "change of the speed-up over the cases that both have timed: ▲ ▼ beyond both bands, = not",
-    ),
+    Column("to parent", "change over the cases that both have timed: ▲ ▼ beyond both bands, = not"),
 )
 _BEST = (
     Column("of", "", right=False),
-    Column("size", "", right=False),
-    Column("device", "", right=False),
     Column("best", "fastest of the versions with the most cases timed and none failed", right=False),
     Column("cases", ""),
     _SPEEDUP,
@@ -55,9 +47,6 @@ _TREND = (
     Column("from least to greatest", "the band, drawn", right=False),
 )
 _CASES = (
-    Column("of", "", right=False),
-    Column("size", "", right=False),
-    Column("device", "", right=False),
     Column("case", "", right=False),
     Column("before", ""),
     Column("after", ""),
@@ -66,41 +55,47 @@ _CASES = (
 
 
 def lineage(found: Sequence[Version]) -> list[RenderableType]:
+    lines: dict[tuple[str, Of], list[list[str]]] = {}
+    for version in found:
+        for of, result in version.results.items():
+            lines.setdefault((version.name, of), []).append(_of_version(version, of, result))
     parts: list[RenderableType] = []
-    rows: list[list[str | Text]] = []
-    for name in dict.fromkeys(version.name for version in found):
-        rows = [row for version in found if version.name == name for row in _of_version(version)]
-        parts += [heading(f"Candidate {name}"), table(_VERSIONS, rows)]
-    return [*parts, *best(found), Text(), *legend(_VERSIONS, rows)]
+    for key, rows in lines.items():
+        parts += [_title(*key), table(_VERSIONS, rows)]
+    every = [row for rows in lines.values() for row in rows]
+    return [*parts, *best(found), Text(), *legend(_VERSIONS, every)]
 
 
-def _of_version(version: Version) -> list[list[str | Text]]:
+def _of_version(version: Version, of: Of, result: Result) -> list[str]:
     parent = version.parent
-    rows: list[list[str | Text]] = []
-    for of, result in version.results.items():
-        before = parent.results.get(of) if parent else None
-        rows.append(
-            [
-                version.short,
-                parent.short if parent else "",
-                _when(result),
-                *of,
-                _passed(result),
-                number(result.speedup, ".3f"),
-                _band(result),
-                _change(history.change(before, result)) if before else "",
-            ]
-        )
-    return rows
+    before = parent.results.get(of) if parent else None
+    return [
+        version.short,
+        parent.short if parent else "",
+        _when(result),
+        _passed(result),
+        number(result.speedup, ".3f"),
+        _band(result),
+        _change(history.change(before, result)) if before else "",
+    ]
 
 
 def best(found: Sequence[Version]) -> list[RenderableType]:
-    rows = []
+    """A table for each device and size."""
+    tables: dict[tuple[str, str], list[list[str]]] = {}
     for of, version in history.best(found).items():
         result = version.results[of]
-        mean = number(result.speedup, ".3f")
-        rows.append([*of, version.key, str(len(result.measured)), mean, _band(result), _when(result)])
-    return [heading("Best so far"), table(_BEST, rows)] if rows else []
+        row = [of.what, version.key, str(len(result.measured)), number(result.speedup, ".3f"), _band(result)]
+        tables.setdefault((of.device, of.size), []).append([*row, _when(result)])
+    return [
+        part
+        for (device, size), rows in tables.items()
+        for part in (heading(f"Best so far on {device}, {size}"), table(_BEST, rows))
+    ]
+
+
+def _title(name: str, of: Of) -> RenderableType:
+    return heading(f"{name}: {of.what}, {of.size}, {of.device}")
 
 
 def trend(found: Sequence[Version]) -> list[RenderableType]:
@@ -112,7 +107,7 @@ def trend(found: Sequence[Version]) -> list[RenderableType]:
                 lines.setdefault((version.name, of), []).append((version, result))
     parts: list[RenderableType] = []
     rows: list[list[str]] = []
-    for (name, of), seen in lines.items():
+    for key, seen in lines.items():
         seen.sort(key=lambda pair: pair[1].at)
         ends = [end for _, result in seen for end in _ends(result)]
         rows = [
@@ -126,7 +121,7 @@ def trend(found: Sequence[Version]) -> list[RenderableType]:
             ]
             for version, result in seen
         ]
-        parts += [heading(f"{name}  {of.what}  {of.size}  {of.device}"), table(_TREND, rows)]
+        parts += [_title(*key), table(_TREND, rows)]
     return [*parts, Text(), *legend(_TREND, rows)]
 
 
@@ -134,19 +129,23 @@ def diff(
     before: Version, after: Version, texts: tuple[Mapping[str, str], Mapping[str, str]]
 ) -> list[RenderableType]:
     """`texts`: the files of both."""
-    rows: list[list[str | Text]] = []
-    for of, old in before.results.items():
-        new = after.results.get(of)
-        for case in sorted({*old.passed, *old.failed} & ({*new.passed, *new.failed} if new else set())):
-            assert new is not None
-            sides = [_case(result, case) for result in (old, new)]
-            both = case in old.measured and case in new.measured
-            moved = history.change(_alone(old, case), _alone(new, case)) if both else None
-            rows.append([*of, case, *sides, _change(moved)])
     parts: list[RenderableType] = [heading(f"{before.key} -> {after.key}")]
-    none = "No case was judged with both."
-    parts += [table(_CASES, rows), Text(), *legend(_CASES, rows)] if rows else [Text(none)]
+    both = [of for of in before.results if of in after.results]
+    for of in both:
+        rows = _by_case(before.results[of], after.results[of])
+        parts += [_title(after.name, of), table(_CASES, rows), Text(), *legend(_CASES, rows)]
+    if not both:
+        parts.append(Text("No task or model was judged with both."))
     return [*parts, heading("Files"), *_files(before, after, texts)]
+
+
+def _by_case(old: Result, new: Result) -> list[list[str]]:
+    rows = []
+    for case in sorted((old.passed | old.failed) & (new.passed | new.failed)):
+        timed = case in old.measured and case in new.measured
+        moved = history.change(_alone(old, case), _alone(new, case)) if timed else None
+        rows.append([case, _case(old, case), _case(new, case), _change(moved)])
+    return rows
 
 
 def _alone(result: Result, case: str) -> Result:

@@ -108,9 +108,12 @@ def test_a_change_is_one_beyond_both_bands(run):
 def test_tables(run):
     found = history.versions([run(1, A, row("one", 1.0)), run(2, B, row("one", 2.0))])
     text = layout.plain(history_table.lineage(found))
-    child = "bbbbbbbb aaaaaaaa 2026-11-02 10:00 L1/rms_norm full NVIDIA H200 1/1 2.000 ± 2.0 % ▲ 2.000"
+    child = "bbbbbbbb aaaaaaaa 2026-11-02 10:00 1/1 2.000 ± 2.0 % ▲ 2.000"
     assert child in [" ".join(line.split()) for line in text.splitlines()]
-    assert "L1/rms_norm  full  NVIDIA H200  mine@bbbbbbbb" in text
+    assert "mine: L1/rms_norm, full, NVIDIA H200" in text
+    assert "Best so far on NVIDIA H200, full" in text
+    assert "L1/rms_norm  mine@bbbbbbbb" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
     first, second = (
         line for line in layout.plain(history_table.trend(found)).splitlines() if line.startswith("2026")
     )
