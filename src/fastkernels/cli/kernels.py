@@ -87,9 +87,9 @@ def command(
     from fastkernels.runner.kernel_trial.run import run_kernels
 
     request = KernelsRequest.parse(**arguments)
+    if profile or sanitize:
+        _require_tools(profile, sanitize, request)
     with showing(quiet) as show:
-        if profile or sanitize:
-            _require_tools(profile, sanitize, request)
         report = run_kernels(request, show, say=saying)
         if profile or sanitize:
             report = _looked_at(report, request, profile, sanitize, show)

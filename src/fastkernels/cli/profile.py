@@ -120,13 +120,15 @@ def _model(model: str, flags: dict[str, Any], show: Show) -> tuple[dict[str, Any
     lengths = {name: flags[name] for name in ("candidates", "requests", "input_len", "output_len")}
     request = model_trace.ModelRequest(model=model, device=device, size=size, **lengths)
     stem = Path(model).name
+    if flags["out"] == "-":
+        raise UsageError("--out -: a trace is a file: name one")
     if flags["nsys"]:
         if device != "cuda":
             raise MachineError("--nsys traces CUDA. On a CPU leave it out: torch.profiler traces there, too")
         report = model_trace.with_nsys(request, Path(flags["out"] or f"{stem}.nsys-rep"), show)
         return {"kind": "profile model", "report": str(report)}, [Text(f"{report}: open it with nsys-ui")]
     out = Path(flags["out"] or f"{stem}.trace.json.gz")
-    if str(out) == "-" or not out.name.endswith((".json", ".json.gz")):
+    if not out.name.endswith((".json", ".json.gz")):
         raise UsageError(f"--out {out}: name a file that ends with .json or .json.gz")
     files.require_writable(out, "--out")
     operations = model_trace.trace(request, out, show)

@@ -61,6 +61,8 @@ def trace(request: ModelRequest, out: Path, show: Show) -> list[Operation]:
     show("profiled run")
     with profile(activities=activities) as profiler:
         run()
+        if request.device == "cuda":
+            torch.cuda.synchronize()
     show(f"writing {out}")
     profiler.export_chrome_trace(str(out))
     found = [
@@ -75,20 +77,13 @@ def with_nsys(request: ModelRequest, out: Path, show: Show) -> Path:
     """The report of Nsight Systems. MachineError where the tool is not there, or wrote none."""
     path = NSYS.path()
     show(f"Nsight Systems: {request.model}")
-    options = [
-        "--trace",
-        "cuda,nvtx,osrt",
-        "--capture-range",
-        "cudaProfilerApi",
-        "--capture-range-end",
-        "stop",
-    ]
-    tool = [path, "profile", *options, "--force-overwrite", "true", "-o", str(out.with_suffix(""))]
+    options = ["--trace=cuda,nvtx,osrt", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    tool = [path, "profile", *options, "--force-overwrite=true", f"--output={out.with_suffix('')}"]
     done = under(tool, __name__, json.dumps(asdict(request)))
     report = out.with_suffix(".nsys-rep")
-    if not report.is_file():
+    if done.returncode or not report.is_file():
         last = "\n  ".join((done.stdout + done.stderr).strip().splitlines()[-4:])
-        raise MachineError(f"nsys wrote no report (exit status {done.returncode}):\n  {last}")
+        raise MachineError(f"nsys failed (exit status {done.returncode}):\n  {last}")
     return report
 
 

@@ -60,12 +60,13 @@ def sanitize(
     asked = one_call.request(case.model_dump_json(), [str(layer) for layer in layers], warm=False)
     found = []
     for tool in TOOLS:
-        findings: tuple[Finding, ...] = ()
+        errors, findings, problem = None, (), None
         with tempfile.TemporaryDirectory(prefix="fk-sanitize-", ignore_cleanup_errors=True) as caches:
             try:
                 done = under([path, "--tool", tool, *OPTIONS], one_call.__name__, asked, _environment(caches))
                 text = done.stdout + done.stderr
-                findings, problem = parsed(text, authored), _problem(text)
+                errors, findings = counted(text), parsed(text, authored)
+                problem = _problem(text) if errors is None else None
             except MachineError as error:
                 problem = str(error)
         found.append(
@@ -74,6 +75,7 @@ def sanitize(
                 task=case.task,
                 case=case.id,
                 tool=tool,
+                errors=errors,
                 findings=findings,
                 problem=problem,
             )
@@ -135,10 +137,14 @@ def _place(text: str) -> tuple[str, str | None, int | None] | None:
     return found["kernel"].strip(), found["file"], int(line) if line else None
 
 
-def _problem(text: str) -> str | None:
-    """Why there is no answer: every tool ends with a summary."""
-    if _SUMMARY.search(text):
-        return None
+def counted(text: str) -> int | None:
+    """Errors, by the summary that every tool ends with; None without one."""
+    found = _SUMMARY.search(text)
+    return int(found[1]) if found else None
+
+
+def _problem(text: str) -> str:
+    """Why there is no answer."""
     lines = [line for line in text.strip().splitlines() if line.strip(" =")] or ["it said nothing"]
     return f"compute-sanitizer gave no summary: {lines[-1].removeprefix(_MARK).strip()}"
 

@@ -135,7 +135,8 @@ class Sanitized(Record):
     task: str
     case: str
     tool: str
-    findings: tuple[Finding, ...] = ()
+    errors: int | None = None  # as the tool counts them, also those without a kernel; None: no answer
+    findings: tuple[Finding, ...] = ()  # by kernel and line
     problem: Printable | None = None  # why there is no answer
 
 

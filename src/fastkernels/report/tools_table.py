@@ -58,9 +58,11 @@ def _sanitized(found: Sequence[Sanitized]) -> Iterable[RenderableType]:
         return
     yield heading("Compute sanitizer")
     for one in found:
-        said = one.problem or (f"{len(one.findings)} places" if one.findings else "nothing found")
+        said = one.problem or (f"{one.errors} errors, by kernel and line" if one.errors else "nothing found")
         style = "bold red" if any(f.authored for f in one.findings) else ""
         yield Text(f"{one.candidate}  {one.task} {one.case}  {one.tool}: {said}", style=style)
+        if one.errors and not one.findings:
+            yield indented(Text("none of them names a kernel: see compute-sanitizer's own output"))
         for finding in one.findings:
             yield indented(Text(_told(finding)))
 

@@ -158,7 +158,10 @@ def test_findings_of_compute_sanitizer() -> None:
         ("triton_poi_fused", None, None, 1, False),
         ("rms_norm_kernel", None, None, 1, False),
     ]
-    assert told("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n") == []
+    clean = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+    assert told(clean) == []
+    counts = [sanitizer.counted(text) for text in (MEMCHECK, RACECHECK, clean, "========= no device")]
+    assert counts == [3, 1, 0, None]
 
 
 @pytest.mark.parametrize("warm", [False, True])
