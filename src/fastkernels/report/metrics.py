@@ -39,8 +39,8 @@ def _of_kernels(report: KernelReport) -> Metrics:
     found |= {"summary/speedup": summary.geomean_speedup, "summary/wall_s": summary.wall_s}
     contract = primary(row.contract for row in report.rows)
     for group, rows in _groups(report.rows).items():
-        timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
-        found[f"{group}/speedup"] = geomean(*([*of] for of in zip(*timed))) if timed else None
+        timed = [(row.speedup, row.calls) for row in rows if row.contract == contract]
+        found[f"{group}/speedup"] = _mean(timed)
         found[f"{group}/passed_pct"] = 100 * sum(row.verdict == "PASSED" for row in rows) / len(rows)
         found[f"{group}/noise_pct"] = max((row.noise_pct for row in rows if row.noise_pct), default=None)
     return found
@@ -49,11 +49,17 @@ def _of_kernels(report: KernelReport) -> Metrics:
 def _of_gate(report: GateReport) -> Metrics:
     found: Metrics = {f"summary/{verdict}": float(n) for verdict, n in report.summary.verdicts.items()}
     found["summary/speedup"] = report.summary.geomean_speedup
+    contract = primary(row.contract for row in report.rows)
     for group, rows in _groups(report.rows).items():
-        seen = [middle(row.looks).speedup for row in rows if row.looks]
-        measured = [speedup for speedup in seen if speedup is not None]
-        found[f"{group}/speedup"] = geomean(measured) if measured else None
+        seen = [row for row in rows if row.looks and row.contract == contract]
+        found[f"{group}/speedup"] = _mean([(middle(row.looks).speedup, row.calls) for row in seen])
     return found
+
+
+def _mean(speedups: Sequence[tuple[float | None, int]]) -> float | None:
+    """Of those that there are, weighted by calls."""
+    timed = [(speedup, calls) for speedup, calls in speedups if speedup is not None]
+    return geomean(*([*of] for of in zip(*timed))) if timed else None
 
 
 def _of_eval(report: EvalReport) -> Metrics:
