@@ -31,8 +31,8 @@ class Job:
     out: str = "--json"
 
 
-def _kernels(mode: str, name: str, seconds: int, *filters: str) -> Part:
-    return Part(name, seconds, (*FK, "kernels", f"--{mode}", *filters, "--json"))
+def _kernels(mode: str, name: str, seconds: int, *filters: str, gpus: int = 1) -> Part:
+    return Part(name, seconds, (*FK, "kernels", f"--{mode}", *filters, "--json"), gpus)
 
 
 def _l1(*tasks: str) -> tuple[str, ...]:
@@ -115,8 +115,21 @@ OTHERS = {
     "yolov10": (284, 417),
     **dict.fromkeys(NEWER, (200, 200)),
 }
-RANKS = Part(
-    "self_test_ranks", 40, (*FK, "kernels", "--self-test", "--target", "L1/all_reduce", "--json"), gpus=2
+COLLECTIVES = (
+    *(f"L1/{name}" for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")),
+    *(
+        f"L2/{name}"
+        for name in ("all_reduce_norm", "gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm")
+    ),
+    "L2/expert_parallel_moe",
+)
+# Of two ranks; 40 s of them as seen with L1/all_reduce alone.
+RANKS = _kernels(
+    "self-test",
+    "self_test_ranks",
+    400,
+    *(word for task in COLLECTIVES for word in ("--target", task)),
+    gpus=2,
 )
 # Timed cases of no model's batch: a re-ranker's, and what gpt_oss reads a checkpoint with.
 MAXSIM = ("--target", "L2/late_interaction", "--case", "maxsim*")
@@ -186,6 +199,7 @@ GPU_TESTS = {
     "gate": (120, 1),
     "redteam": (300, 1),
     "ranks": (120, 1, 2),
+    "collectives": (120, 1, 2),
     "attention_kernels": (500, 8),
     "pointwise_kernels": (500, 8),
     "retrieval_kernels": (60, 4),
@@ -260,6 +274,12 @@ JOBS: dict[str, Job] = {
         "mixtral_vs_vllm", 400, "mixtral", "--reference", "vllm", *VLLM, program="vs_reference"
     ),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
+    **{
+        f"collectives_x{n}": _program(
+            f"collectives_x{n}", 400, "--ranks", str(n), program="collectives", gpus=n
+        )
+        for n in (2, 4)
+    },
     "gate_trials": _program("gate_trials", 760, "--times", "20"),
     "redteam": _program("redteam", 335, "--alternates", str(HERE / "h200" / "kernels_llama.json.gz")),
     **{f"gpu_tests_{name}": _tests(name, *costs) for name, costs in GPU_TESTS.items()},

@@ -33,6 +33,7 @@ VERBS = {
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",
     "score": "Recompute MacroEval from report files.",
+    "report": "Reports as a page, a leaderboard, or what moved between two.",
     "history": "Versions of candidates: parents, results, trends, the best.",
     "ui": "MLflow's page on what was logged.",
     "schema": "Print the JSON Schema of a report.",

@@ -18,7 +18,7 @@ the renormalisation still shows. T tokens · k experts of a token · E experts �
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -141,16 +141,20 @@ def from_plan(spec: TensorSpec, case: Case, seed: int) -> Tensor:
     return values[spec.draw].to(getattr(torch, spec.dtype))
 
 
-def plant(x_LTD: Tensor, spec: TensorSpec, case: Case, seed: int) -> None:
-    """Add to each row, in place and at the row's own scale, the directions of the experts that it chooses.
+def plant(x_LTD: Tensor, spec: TensorSpec, case: Case, seed_L: Sequence[int]) -> None:
+    """Add to each row, in place and at the row's own scale, the directions of the experts that it chooses;
+    links with one seed choose alike.
 
     Behind a norm a row's scale is lost: there the directions must stand out even in a row of zeros, and in
     an embedding against all that the layers before the router add.
     """
     experts, dim = _routing(case).experts, x_LTD.shape[-1]
-    ids_TK = plan(_routing(case), x_LTD.shape[1], Generator().manual_seed(seed)).to(x_LTD.device)
-    sums_TD = directions(experts, dim).to(x_LTD.device)[ids_TK].sum(1) * (LOGIT / (GAIN * dim**0.5))
-    for x_TD in x_LTD.unbind(0):
+    sums: dict[int, Tensor] = {}
+    for seed in set(seed_L):
+        ids_TK = plan(_routing(case), x_LTD.shape[1], Generator().manual_seed(seed)).to(x_LTD.device)
+        sums[seed] = directions(experts, dim).to(x_LTD.device)[ids_TK].sum(1) * (LOGIT / (GAIN * dim**0.5))
+    for x_TD, seed in zip(x_LTD.unbind(0), seed_L, strict=True):
+        sums_TD = sums[seed]
         scale_T1 = x_TD.float().square().mean(-1, keepdim=True).sqrt().clamp_min(LEAST_SCALE[spec.draw])
         x_TD += (sums_TD * scale_T1).to(x_TD.dtype)
 
