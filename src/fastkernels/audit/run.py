@@ -9,7 +9,6 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from fastkernels.audit.lanes import beside
 from fastkernels.audit.room import Audited, audited, collecting_cases_alone
 from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.measure.environment import environment, require_device
+from fastkernels.progress import Progress
 from fastkernels.records import AuditReport, AuditRow, AuditTask, Case, Device, Record, Size, default_size
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.settings import resolve
@@ -56,15 +56,6 @@ class AuditRequest(Record):
         """Of a task's cases, once this is `resolved`."""
         assert self.device
         return self.size or (default_size(self.device) if entry.level < 3 else "tiny")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Cases done and in all, and which is next."""
-
-    done: int
-    total: int
-    text: str
 
 
 def run_audit(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,12 @@ from fastkernels.layout import shown
 from fastkernels.loader import golden
 from fastkernels.loader.weights import ModelSource, find
 from fastkernels.measure.environment import environment, require_device
+from fastkernels.progress import Progress, Show
 from fastkernels.records import RANDOM_IDS, Capture, Device, Record, Size, default_size
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.report import files
 from fastkernels.settings import resolve
-
-Tell = Callable[[str], None]
 
 
 class CaptureRequest(Record):
@@ -56,7 +54,7 @@ class CaptureRequest(Record):
         return cls(**flags, device=device, size=settings.size_asked or default_size(device))
 
 
-def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capture:
+def run_capture(request: CaptureRequest, show: Show = lambda step: None) -> Capture:
     """Run, record, write. UsageError and its kin for what cannot be captured, before anything is loaded."""
     device = require_device(request.device)
     size = request.size or default_size(device)
@@ -65,7 +63,7 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
     _require_choices(source.architecture)
     workload = _workload(source.architecture, request.workload, size)
     texts, prompts_name = _texts(request.prompts)
-    tell(f"loading {request.model}")
+    show(f"loading {request.model}")
     llm = LLM(
         request.model,
         size=size,
@@ -87,7 +85,7 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
             prompts,
             greedy,
             use_tqdm=False,
-            on_progress=lambda done, all: tell(f"{done} of {all} requests"),
+            on_progress=lambda done, all: show(Progress(done, all, "requests")),
         )
     capture = Capture(
         schema=1,
@@ -109,7 +107,7 @@ def run_capture(request: CaptureRequest, tell: Tell = lambda text: None) -> Capt
         digest="",
         environment=environment(device),
     )
-    tell(f"writing {request.out}")
+    show(f"writing {request.out}")
     return golden.write(Path(request.out), capture, watch.tensors(), calls.lines())
 
 

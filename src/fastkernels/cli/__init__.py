@@ -26,6 +26,7 @@ VERBS = {
     "gate": "Hold a head against its base, for CI: regressions, JUnit, Markdown.",
     "e2e": "Serve one model: throughput and latency, as vllm bench measures.",
     "serve": "Serve one model over HTTP, as OpenAI's API does.",
+    "profile": "What limits a task's case, and where a model's time goes.",
     "tune": "Measure all implementations here, write which one is used.",
     "stubs": "Write candidate files with the right names and signatures.",
     "capture": "Record what a model's routers choose; compare it with drawn routing.",
@@ -34,6 +35,8 @@ VERBS = {
     "merge": "Join reports of fk kernels that are parts of one run.",
     "score": "Recompute MacroEval from report files.",
     "report": "Reports as a page, a leaderboard, or what moved between two.",
+    "history": "Versions of candidates: parents, results, trends, the best.",
+    "ui": "MLflow's page on what was logged.",
     "schema": "Print the JSON Schema of a report.",
     "doctor": "This machine: what works, what does not, how to get it.",
 }

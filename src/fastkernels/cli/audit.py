@@ -50,8 +50,9 @@ from fastkernels.cli import options
     metavar="REPORT",
     help="Leave out the cases that this report of an audit has.",
 )
+@options.quiet
 @options.report_json
-def command(json_path: str | None, **arguments: Any) -> None:
+def command(json_path: str | None, quiet: bool, **arguments: Any) -> None:
     """Audit tasks: would the judge accept a wrong kernel, or refuse a right one?
 
     Trivial candidates and mutants of the baseline must fail, other implementations must pass, and between the
@@ -59,12 +60,12 @@ def command(json_path: str | None, **arguments: Any) -> None:
     code 1 if a task or a case is not admitted.
     """
     from fastkernels.audit.run import AuditRequest, run_audit
-    from fastkernels.cli.progress import counting
+    from fastkernels.cli.progress import showing
     from fastkernels.report import publish
 
     if arguments["processes"] == 1:
         options.refuse(["timeout_s"], "cases are ended in processes of their own: --processes 2 or more")
     request = AuditRequest.parse(**arguments)
-    with counting() as count:
-        report = run_audit(request, count)
+    with showing(quiet) as show:
+        report = run_audit(request, show)
     raise SystemExit(publish(report, json_path))

@@ -45,9 +45,15 @@ _OF_A_RUN = ("out", "workload", "prompts", "requests", "size", "dtype", "seed", 
 )
 @click.option("--times", "report", metavar="REPORT", help="With --golden: times from fk kernels --golden.")
 @options.written("--plot", text="Draw loads and times (extra: report).", metavar="PNG")
+@options.quiet
 @options.written("--json", "json_path", text="Write the comparison as JSON; `-` is stdout.")
 def command(
-    golden: str | None, report: str | None, plot: str | None, json_path: str | None, **flags: Any
+    golden: str | None,
+    report: str | None,
+    plot: str | None,
+    quiet: bool,
+    json_path: str | None,
+    **flags: Any,
 ) -> None:
     """Record what the routers of a model get and choose; show how that differs from drawn routing.
 
@@ -76,7 +82,7 @@ def command(
     if plot is not None:
         picture.require()
     if golden is None:
-        golden = _run(flags)
+        golden = _run(flags, quiet)
     found = compare(golden, require_device(resolve(device=flags["device"]).device_asked), report)
     show(parts(found), sys.stderr if json_path == "-" else sys.stdout)
     if json_path is not None:
@@ -86,13 +92,13 @@ def command(
         click.echo(f"drawn to {plot}", err=True)
 
 
-def _run(flags: dict[str, Any]) -> str:
+def _run(flags: dict[str, Any], quiet: bool) -> str:
     """Capture; the golden folder."""
     from fastkernels.capture.run import CaptureRequest, run_capture
-    from fastkernels.cli.progress import telling
+    from fastkernels.cli.progress import showing
 
-    with telling() as tell:
-        run_capture(CaptureRequest.parse(**flags), tell)
+    with showing(quiet) as show:
+        run_capture(CaptureRequest.parse(**flags), show)
     click.echo(
         f"golden values written to {flags['out']}. Replay: fk kernels --golden {flags['out']}", err=True
     )

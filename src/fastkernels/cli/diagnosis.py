@@ -75,7 +75,7 @@ def _checks() -> Iterator[Check]:
     yield _compiler()
     yield _threads()
     yield from _packages()
-    yield _profiler()
+    yield from _tools()
     yield _history()
     yield _isolation()
 
@@ -146,9 +146,15 @@ def _packages() -> Iterator[Check]:
         yield Check("flashinfer kernels", works, detail, _BUILT_FLASHINFER)
 
 
-def _profiler() -> Check:
-    found = shutil.which("ncu")
-    return Check("nsight compute", found is not None, found or "ncu is not on PATH", "install Nsight Compute")
+def _tools() -> Iterator[Check]:
+    """Of fk profile, and of fk kernels --sanitize."""
+    from fastkernels.profiling import tools
+
+    for tool in (tools.NCU, tools.NSYS, tools.SANITIZER):
+        found = tool.find()
+        yield Check(
+            tool.name.lower(), found is not None, found or f"{tool.program} is not here", tool.install
+        )
 
 
 def _history() -> Check:

@@ -63,6 +63,7 @@ def _measured(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
         vllm_flags.accepted,
         options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout."),
+        options.quiet,
         click.option("--disable-detokenize", is_flag=True, help="No text is made of the tokens."),
     ):
         function = option(function)
@@ -91,7 +92,7 @@ def throughput(num_prompts: int, input_len: int, output_len: int, **flags: Any) 
 
     run = e2e.TokenRun(num_prompts, input_len, output_len, not flags.pop("disable_detokenize"))
     result = _measure(
-        "throughput", run, flags, lambda llm, tell: e2e.throughput(llm, run, flags["seed"], tell)
+        "throughput", run, flags, lambda llm, show: e2e.throughput(llm, run, flags["seed"], show)
     )
     _say(
         flags["json_path"],
@@ -122,7 +123,7 @@ def latency(
         "latency",
         run,
         flags,
-        lambda llm, tell: e2e.latency(llm, run, num_iters, num_iters_warmup, flags["seed"], tell),
+        lambda llm, show: e2e.latency(llm, run, num_iters, num_iters_warmup, flags["seed"], show),
     )
     if not result["complete"]:
         finished = len(result["latencies"])
@@ -193,6 +194,7 @@ def _limits(context: click.Context, parameter: click.Parameter, given: tuple[str
     "--base-url", metavar="URL", help="A server that runs (http://127.0.0.1:8000/v1); else one is started."
 )
 @click.option("--api-key", envvar="FK_API_KEY", metavar="KEY", help="Of that server.")
+@options.quiet
 @options.written("--json", "--output-json", "json_path", text="Write JSON; `-` is stdout.")
 @partial(engine_options, needs_model=False)
 def serve(
@@ -206,6 +208,7 @@ def serve(
     percentiles: tuple[float, ...],
     base_url: str | None,
     api_key: str | None,
+    quiet: bool,
     json_path: str | None,
     **flags: Any,
 ) -> None:
@@ -214,7 +217,7 @@ def serve(
     Without --base-url `fk serve` is started for it, with the flags of the engine.
     """
     from fastkernels.cli.output import emit_json
-    from fastkernels.cli.progress import telling
+    from fastkernels.cli.progress import showing
     from fastkernels.engine.core.checks import device_of
     from fastkernels.measure.environment import environment
 
@@ -239,15 +242,15 @@ def serve(
         options.refuse(set(flags) - {"seed"}, "the server of --base-url runs already")
     elif flags["model"] is None:
         raise UsageError("say which server: --model starts one, --base-url names one that runs")
-    with telling() as tell, contextlib.ExitStack() as stack:
+    with showing(quiet) as show, contextlib.ExitStack() as stack:
         if base_url is None:
             engine = engine_of(flags)
             record["engine"] = engine.__dict__
-            tell(f"loading {engine.model}")
+            show(f"loading {engine.model}")
             kind = "cuda" if device_of(engine.device).type == "cuda" else "cpu"
             record["environment"] = environment(kind).model_dump()
             base_url = stack.enter_context(running(ServeOptions(engine, port=0))) + "/v1"
-        record["results"] = bench.measure(base_url, load, tell, api_key)
+        record["results"] = bench.measure(base_url, load, show, api_key)
     for result in record["results"]:
         _say(json_path, *bench.told(result))
     if json_path:
@@ -257,14 +260,15 @@ def serve(
 def _measure(kind: str, run: Any, flags: dict[str, Any], measure: Callable[..., dict]) -> dict[str, Any]:
     """Load, measure, and write the record where it was asked for."""
     from fastkernels.cli.output import emit_json
-    from fastkernels.cli.progress import telling
+    from fastkernels.cli.progress import showing
     from fastkernels.runner.models import e2e
 
+    quiet = flags.pop("quiet")
     engine = engine_of({name: value for name, value in flags.items() if name != "json_path"})
-    with telling() as tell, e2e.blaming(engine.candidates):
-        tell(f"loading {engine.model}")
+    with showing(quiet) as show, e2e.blaming(engine.candidates):
+        show(f"loading {engine.model}")
         llm, start_s = e2e.load(engine, run)
-        result = e2e.record(kind, engine, run, start_s, llm, measure(llm, tell))
+        result = e2e.record(kind, engine, run, start_s, llm, measure(llm, show))
     if flags["json_path"]:
         emit_json(result, flags["json_path"])
     return result

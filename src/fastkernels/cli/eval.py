@@ -66,14 +66,15 @@ from fastkernels.cli import options
     help="Most time for a side to start, and for each call. Default: 300 at tiny, 600 and 1200 at full.",
 )
 @options.verbose
+@options.quiet
 @options.report_json
-def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
+def command(json_path: str | None, verbose: bool, quiet: bool, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
-    from fastkernels.cli.progress import saying, telling
+    from fastkernels.cli.progress import saying, showing
     from fastkernels.report import publish
     from fastkernels.runner.models.eval import EvalRequest, run_eval
 
     request = EvalRequest.parse(**arguments)
-    with telling() as tell:
-        report = run_eval(request, tell, saying)
+    with showing(quiet) as show:
+        report = run_eval(request, show, saying)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

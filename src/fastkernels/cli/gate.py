@@ -51,6 +51,7 @@ from fastkernels.cli import options
     help="Whether torch.compile must take the head whole where it takes the base so.",
 )
 @options.verbose
+@options.quiet
 @options.report_json
 @options.written("--junit", "junit_path", text="Write JUnit XML; `-` is stdout.")
 @options.written("--markdown", "markdown_path", text="Write a comment for a pull request; `-` is stdout.")
@@ -59,6 +60,7 @@ def command(
     junit_path: str | None,
     markdown_path: str | None,
     verbose: bool,
+    quiet: bool,
     **arguments: Any,
 ) -> None:
     """Whether HEAD is right, and no slower than its base: both are measured here and now, alternating.
@@ -67,13 +69,13 @@ def command(
     1 SLOW, MISSING, BROKEN (wrong, or no more part of a CUDA graph) or below --min-speedup, 2 usage,
     3 AMBIGUOUS or this machine cannot do it.
     """
-    from fastkernels.cli.progress import counting, saying
+    from fastkernels.cli.progress import saying, showing
     from fastkernels.gate.gate import GateRequest, run_gate
     from fastkernels.report import files, gate_markdown, junit, publish
 
     request = GateRequest.parse(**arguments)
-    with counting() as count:
-        run = run_gate(request, count, saying)
+    with showing(quiet) as show:
+        run = run_gate(request, show, saying)
     asked = (("--junit", junit_path, junit.text), ("--markdown", markdown_path, gate_markdown.text))
     further = [
         (path, lambda flag=flag, path=path, text=text: files.write(text(run.report), path, flag))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fastkernels.cli import options
+
+if TYPE_CHECKING:
+    from fastkernels.progress import Show
+    from fastkernels.records import KernelReport
+    from fastkernels.runner.kernel_trial.request import KernelsRequest
 
 
 @click.command(epilog="Example: fk kernels --target rms_norm --candidates examples/candidates")
@@ -35,6 +40,7 @@ from fastkernels.cli import options
 @click.option(
     "--providers", is_flag=True, help="Compare the kernels' implementations with the baseline's choice."
 )
+@click.option("--fail-fast", is_flag=True, help="Stop at the first trial that fails; report what was done.")
 @options.budget
 @options.timeout
 @click.option(
@@ -51,21 +57,72 @@ from fastkernels.cli import options
     help="`authored`: only candidates that spend half their device time in kernels of their own.",
 )
 @click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
+@click.option(
+    "--profile",
+    type=click.Choice(["ncu"]),
+    help="Nsight Compute on a call of each timed row that passed: bandwidth, occupancy, what limits it. "
+    "Behind the verdicts, and without the judge's isolation.",
+)
+@click.option(
+    "--sanitize",
+    is_flag=True,
+    help="One call of each candidate in each task under compute-sanitizer's memcheck, racecheck, initcheck "
+    "and synccheck. Behind the verdicts, and without the judge's isolation.",
+)
 @options.new_folder(
     "--reproduce",
     text="Write the first failure of each candidate in each task: inputs, expected and actual outputs, and a "
     "script that runs the candidate on them. A new or empty folder.",
 )
 @options.verbose
+@options.quiet
 @options.report_json
-def command(json_path: str | None, verbose: bool, **arguments: Any) -> None:
+def command(
+    json_path: str | None, verbose: bool, quiet: bool, profile: str | None, sanitize: bool, **arguments: Any
+) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
-    from fastkernels.cli.progress import counting, saying
+    from fastkernels.cli.progress import saying, showing
     from fastkernels.report import publish
     from fastkernels.runner.kernel_trial.request import KernelsRequest
     from fastkernels.runner.kernel_trial.run import run_kernels
 
     request = KernelsRequest.parse(**arguments)
-    with counting() as count:
-        report = run_kernels(request, count, say=saying)
+    if profile or sanitize:
+        _require_tools(profile, sanitize, request)
+    with showing(quiet) as show:
+        report = run_kernels(request, show, say=saying)
+        if profile or sanitize:
+            report = _looked_at(report, request, profile, sanitize, show)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))
+
+
+def _require_tools(profile: str | None, sanitize: bool, request: KernelsRequest) -> None:
+    """Before anything runs. UsageError, MachineError."""
+    from fastkernels.errors import MachineError, UsageError
+    from fastkernels.profiling import tools
+
+    flag = "--sanitize" if sanitize else "--profile"
+    if request.self_test or request.providers:
+        raise UsageError(f"{flag} is for candidates; of the baseline: fk profile --target TASK")
+    if request.device != "cuda":
+        raise MachineError(f"{flag} looks at CUDA kernels: it needs a CUDA device")
+    for tool in (*([tools.NCU] if profile else []), *([tools.SANITIZER] if sanitize else [])):
+        tool.path()
+
+
+def _looked_at(
+    report: KernelReport, request: KernelsRequest, profile: str | None, sanitize: bool, show: Show
+) -> KernelReport:
+    """What was asked for beside the verdicts. Interrupted, the report so far, not complete."""
+    from fastkernels.profiling import of_report
+    from fastkernels.runner.kernel_trial.request import candidate_sets
+
+    if not report.complete and not report.failed_fast:
+        return report
+    sets = {found.name: found for found in candidate_sets(request)}
+    try:
+        if profile:
+            report = of_report.with_profiles(report, sets, show)
+        return of_report.with_sanitizer(report, sets, show) if sanitize else report
+    except KeyboardInterrupt:
+        return report.model_copy(update={"complete": False})

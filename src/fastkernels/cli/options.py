@@ -131,4 +131,5 @@ verbose = click.option(
     is_flag=True,
     help="Show all columns, and failures whole: with the harness's frames and all output.",
 )
+quiet = click.option("--quiet", is_flag=True, help="No progress on stderr; warnings and errors as ever.")
 report_json = written("--json", "json_path", text="Write the report as JSON; `-` is stdout.")

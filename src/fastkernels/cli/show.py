@@ -7,21 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastkernels.cli import options
 from fastkernels.cli.output import emit_json, heading, json_option, table
-from fastkernels.errors import NotFoundError
+from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.layout import install_line
 
 if TYPE_CHECKING:
-    from fastkernels.records import Case, TensorSpec
+    from fastkernels.records import Case, Size, TensorSpec
     from fastkernels.registry.schema import Architecture, TaskEntry
 
 
 @click.command(
-    epilog="Examples: fk show rms_norm · fk show L1/glu:gelu · fk show llama · fk show silu_and_mul --json -"
+    epilog="Examples: fk show L1/glu:gelu · fk show llama · fk show linear --architecture llama --timed"
 )
 @click.argument("name")
+@options.narrowing("--architecture", metavar="A", help="Only a task's cases of this architecture.")
+@options.case
+@options.narrowing("--size", type=click.Choice(["tiny", "full"]), help="Only a task's cases of this size.")
+@options.narrowing("--phase", metavar="P", help="Only a task's cases of this phase: prefill, decode, ...")
+@click.option("--timed", is_flag=True, help="Only a task's cases that are timed.")
 @json_option
-def command(name: str, json_path: str | None) -> None:
+def command(name: str, json_path: str | None, **narrows: Any) -> None:
     """Show a task or an architecture; NAME is an id or an alias.
 
     Of a task: contract, variants, users, implementations of its kernels, cases.
@@ -36,8 +42,9 @@ def command(name: str, json_path: str | None) -> None:
             if error.kind != "task":
                 raise
             raise NotFoundError("task or architecture", name, _names(), "fk list") from None
-        facts, render = _task(entry), _print_task
+        facts, render = _task(entry, **narrows), _print_task
     else:
+        options.refuse(narrows, f"{name} is an architecture; cases are a task's. Its tasks: fk show {name}")
         facts, render = _architecture(architecture), _print_architecture
     if json_path:
         emit_json(facts, json_path)
@@ -55,7 +62,7 @@ def _names() -> list[str]:
 # ---------------------------------------------------------------- a task
 
 
-def _task(entry: TaskEntry) -> dict[str, Any]:
+def _task(entry: TaskEntry, **narrows: Any) -> dict[str, Any]:
     from fastkernels import registry
     from fastkernels.registry import source, uses
 
@@ -98,8 +105,39 @@ def _task(entry: TaskEntry) -> dict[str, Any]:
             for i in source.implementations(kernel)
         ],
         "file": str(source.task_file(entry)),
-        "cases": [_case(case) for case in registry.cases(entry)],
+        "cases": [_case(case) for case in _cases(entry, **narrows)],
     }
+
+
+def _cases(
+    entry: TaskEntry,
+    architecture: str | None,
+    case_glob: str | None,
+    size: Size | None,
+    phase: str | None,
+    timed: bool,
+) -> list[Case]:
+    """Those that are left. NotFoundError for a word that fits no case of the task, UsageError where each fits
+    some and none fits all."""
+    from fastkernels import registry
+
+    every = registry.cases(entry)
+    if architecture is not None:
+        registry.find_architectures([architecture])
+    if case_glob is not None and every and not registry.matching(every, case_glob):
+        raise NotFoundError("case", case_glob, [case.id for case in every], f"fk show {entry.id}")
+    phases = dict.fromkeys(case.provenance.phase for case in every)
+    if phase is not None and phase not in phases:
+        raise NotFoundError("phase", phase, [p for p in phases if p], f"fk show {entry.id}")
+    left = [
+        case
+        for case in registry.matching(registry.cases(entry, size, architecture), case_glob)
+        if phase in (None, case.provenance.phase) and (case.timed or not timed)
+    ]
+    if every and not left:
+        told = f"{entry.id} has {len(every)} cases, none of which fits all options"
+        raise UsageError(f"{told}. See them: fk show {entry.id}")
+    return left
 
 
 def _case(case: Case) -> dict[str, Any]:

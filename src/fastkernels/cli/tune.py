@@ -27,15 +27,18 @@ from fastkernels.cli import options
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to write. Default: the device's in registry/devices.",
 )
+@options.quiet
 @options.report_json
-def command(report_path: str | None, out: Path | None, json_path: str | None, **arguments: Any) -> None:
+def command(
+    report_path: str | None, out: Path | None, json_path: str | None, quiet: bool, **arguments: Any
+) -> None:
     """Measure all implementations of the kernels here, and write which one is used up to which size.
 
     A kernel without stable times stays undecided and keeps the entry that it has; so does every kernel that
     is not measured. The exit code is that of fk kernels --providers; interrupted, nothing is written.
     """
     from fastkernels import registry
-    from fastkernels.cli.progress import counting
+    from fastkernels.cli.progress import showing
     from fastkernels.judge.summary import summarize
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
@@ -48,7 +51,7 @@ def command(report_path: str | None, out: Path | None, json_path: str | None, **
     files.require_writable(out or devices / "DEVICE.yaml", "--out")
     if report_path is not None:
         options.refuse(
-            ("size", "device", "budget_s", "json_path"),
+            ("size", "device", "budget_s", "quiet", "json_path"),
             "--from measures nothing, and takes the report as it is",
         )
         report = json.load_kernels(report_path)
@@ -61,8 +64,8 @@ def command(report_path: str | None, out: Path | None, json_path: str | None, **
         request = KernelsRequest.parse(
             **arguments, **flags, candidates=(), self_test=False, providers=True, compile_check=False
         )
-        with counting() as count:
-            report = run_kernels(request, count)
+        with showing(quiet) as show:
+            report = run_kernels(request, show)
     code = publish(report, json_path, is_run=report_path is None)
 
     def say(text: str) -> None:

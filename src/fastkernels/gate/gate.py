@@ -17,6 +17,7 @@ from fastkernels.gate.comparison import opened
 from fastkernels.gate.inventory import Filters
 from fastkernels.gate.measurement import Measurement
 from fastkernels.measure.environment import environment
+from fastkernels.progress import Progress
 from fastkernels.records import (
     Contract,
     Device,
@@ -27,7 +28,6 @@ from fastkernels.records import (
     GateVerdict,
 )
 from fastkernels.runner.kernel_trial.request import KernelsRequest
-from fastkernels.runner.kernel_trial.run import Progress
 from fastkernels.settings import resolve
 
 MAX_REGRESSION_PCT = 3.0  # less than a regression of 5 %, more than a quiet machine's noise

@@ -19,9 +19,10 @@ from typing import Any
 from fastkernels.gate import verdicts
 from fastkernels.gate.pairs import Comparison, Key, Pair, Side, Version
 from fastkernels.judge.verdict import MACHINE_FAULTS
+from fastkernels.progress import Progress
 from fastkernels.records import GateLimits, KernelRow, Look
 from fastkernels.runner.kernel_trial.request import Job, KernelsRequest
-from fastkernels.runner.kernel_trial.run import Progress, run_kernels
+from fastkernels.runner.kernel_trial.run import run_kernels
 from fastkernels.runner.sandbox.isolation import common
 
 Place = tuple[str, Key]  # a pair's name and a case of it

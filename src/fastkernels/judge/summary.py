@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fastkernels.errors import UsageError
-from fastkernels.judge.verdict import MACHINE_FAULTS
+from fastkernels.judge.verdict import MACHINE_FAULTS, is_failure
 from fastkernels.measure import stats
 from fastkernels.measure.parts import require_one_machine, require_same
 from fastkernels.records import CandidateFiles, KernelReport, KernelRow, KernelSummary, primary
@@ -29,14 +29,11 @@ def summarize(
     timed = [(r.speedup, r.calls) for r in rows if r.speedup is not None and r.contract == contract]
     competing = len({row.candidate for row in rows}) > 1
     others = sum(r.speedup is not None and r.contract != contract for r in rows)
-    unstable = sum(r.verdict in MACHINE_FAULTS for r in rows)
-    unsupported = sum(r.verdict == "UNSUPPORTED" for r in rows)
-    passed = sum(r.verdict == "PASSED" for r in rows)
     return KernelSummary(
         rows=len(rows),
-        passed=passed,
-        failed=len(rows) - passed - unstable - unsupported,
-        unstable=unstable,
+        passed=sum(r.verdict == "PASSED" for r in rows),
+        failed=sum(is_failure(r.verdict) for r in rows),
+        unstable=sum(r.verdict in MACHINE_FAULTS for r in rows),
         geomean_speedup=None if competing or not timed else stats.geomean(*([*of] for of in zip(*timed))),
         contract=contract,
         other_contracts=others,
@@ -74,6 +71,7 @@ def merge(reports: Sequence[KernelReport]) -> KernelReport:
             "candidates": _judged(reports),
             "shadowed": tuple(dict.fromkeys(s for report in reports for s in report.shadowed)),
             "notes": tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+            "sanitized": tuple(one for report in reports for one in report.sanitized),
             "summary": summarize(
                 rows,
                 sum(s.wall_s for s in summaries),

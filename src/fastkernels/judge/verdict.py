@@ -43,6 +43,11 @@ Wrong = Literal[
 MACHINE_FAULTS = frozenset({"UNSTABLE", "INVALID_BASELINE"})
 
 
+def is_failure(verdict: str) -> bool:
+    """Whether a row with this verdict is the candidate's fault. What it cannot serve is a fact about it."""
+    return verdict not in MACHINE_FAULTS | {"PASSED", "UNSUPPORTED"}
+
+
 # A and A' are two processes with the same code, C is a third. Where processes differ for as long as they
 # live, it lies farther from their mean than they do from one another in 45 of 100 cases (normal effects).
 PROCESSES_APART = 2

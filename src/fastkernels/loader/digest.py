@@ -13,11 +13,20 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from fastkernels.layout import shown
 from fastkernels.loader import files
+from fastkernels.loader.candidates import CandidateSet
+from fastkernels.records import CandidateFiles
 
 _NEVER_RUN = {"__pycache__", ".git"}
 _LOCK = ".#"  # how Emacs calls a link beside a file that it holds changes of
 _CHUNK = 1 << 20
+
+
+def files_of(candidate: CandidateSet) -> CandidateFiles:
+    """What a candidate holds now, as a report keeps it."""
+    folders = tuple(map(shown, candidate.layers))
+    return CandidateFiles(name=candidate.name, folders=folders, sha256=digest(candidate.layers))
 
 
 def digest(layers: Sequence[Path]) -> str:

@@ -83,6 +83,63 @@ class Unclaimed(Record):
     waits: bool = False  # the candidate waits for the device in its call
 
 
+class ProfiledKernel(Record):
+    """What Nsight Compute counted of one launch; None: not on this GPU. Percentages of a peak."""
+
+    name: Printable  # qualified, without types
+    us: float
+    dram_pct: float | None = None
+    dram_gb_s: float | None = None
+    l2_pct: float | None = None
+    compute_pct: float | None = None  # of the busiest unit of the SMs
+    occupancy_pct: float | None = None  # warps that are resident, of those that an SM can hold
+    occupancy_limit_pct: float | None = None  # those that could be
+    occupancy_limited_by: str | None = None  # `registers`, `shared memory` or `warps of a block`
+    registers: int | None = None  # of a thread
+    waves: float | None = None  # of blocks over all SMs
+
+
+class Profile(Record):
+    """One call under Nsight Compute (`--profile ncu`), from flushed caches."""
+
+    kernels: tuple[ProfiledKernel, ...]  # in the order of their launches
+    limit: Printable  # one sentence: what limits the one that takes most of the time
+
+    @property
+    def us(self) -> float:
+        return sum(kernel.us for kernel in self.kernels)
+
+    def mean(self, name: str) -> float | None:
+        """A percentage of the whole call, weighted by time; None where a kernel has none."""
+        values = [(getattr(kernel, name), kernel.us) for kernel in self.kernels]
+        if not self.us or any(value is None for value, _ in values):
+            return None
+        return sum(value * us for value, us in values) / self.us
+
+
+class Finding(Record):
+    """What compute-sanitizer found at one place."""
+
+    what: Printable  # `Invalid __global__ write of size 4 bytes`
+    kernel: Printable
+    file: Printable | None = None
+    line: int | None = None
+    count: int = 1
+    authored: bool = False  # the kernel is one of the candidate's own
+
+
+class Sanitized(Record):
+    """One call of a candidate under one tool of compute-sanitizer (`--sanitize`)."""
+
+    candidate: str
+    task: str
+    case: str
+    tool: str
+    errors: int | None = None  # as the tool counts them, also those without a kernel; None: no answer
+    findings: tuple[Finding, ...] = ()  # by kernel and line
+    problem: Printable | None = None  # why there is no answer
+
+
 class KernelRow(Record):
     """One trial: a candidate (or implementation, or the baseline) on one case, against the baseline."""
 
@@ -118,6 +175,7 @@ class KernelRow(Record):
     compile_detail: str | None = None
     origins: dict[str, float] | None = None  # share of device time: authored, vendor, torch, inductor, nccl
     kernels: tuple[KernelShare, ...] | None = None  # those that take the most device time, largest first
+    profile: Profile | None = None  # only with `--profile ncu`
     integrity: Integrity | None = None  # of timed rows
     unclaimed: Unclaimed | None = None  # only with UNSTABLE, where nothing but its width speaks against it
     timed: bool = True
@@ -162,5 +220,10 @@ class KernelReport(Document):
     candidates: tuple[CandidateFiles, ...] = ()  # none in older reports, and of none without one
     shadowed: tuple[str, ...] = ()  # candidate files that no longer reach the tasks above them
     notes: tuple[str, ...] = ()  # what could not be measured as asked, and why
+    sanitized: tuple[Sanitized, ...] = ()  # only with `--sanitize`
     summary: KernelSummary
-    complete: bool = True  # False: interrupted, rows so far
+    complete: bool = True  # False: interrupted, rows so far; or --fail-fast, rows until the first failure
+
+    @property
+    def failed_fast(self) -> bool:
+        return not self.complete and bool(self.request.get("fail_fast") and self.summary.failed)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fastkernels.records.base import Document, Record, Size, is_unstable
 from fastkernels.records.environment import Environment
-from fastkernels.records.kernels import Failure
+from fastkernels.records.kernels import CandidateFiles, Failure
 
 
 class WorkloadResult(Record):
@@ -102,6 +102,7 @@ class EvalReport(Document):
     environment: Environment
     request: dict[str, Any]
     candidates: tuple[str, ...]
+    judged: tuple[CandidateFiles, ...] = ()  # none in older reports, and of a self-test
     models: tuple[ModelResult, ...]
     macroeval: MacroEval | None  # None: interrupted before any model finished, or one could not be judged
     complete: bool = True

@@ -67,7 +67,7 @@ def exit_code(report: Report) -> int:
     """0 all passed · 1 a candidate failed, the gate was missed, or an audit refused something · 3 unstable,
     or this machine could not judge it all · 130 interrupted."""
     if not report.complete:
-        return INTERRUPTED
+        return 1 if isinstance(report, KernelReport) and report.failed_fast else INTERRUPTED
     if isinstance(report, GateReport):
         return {"passed": 0, "failed": 1, "unclear": 3}[report.outcome]
     if isinstance(report, AuditReport):
@@ -78,7 +78,7 @@ def exit_code(report: Report) -> int:
             unstable = any(w.unstable for model in report.models for w in model.workloads)
             return 3 if unstable or report.unevaluated else 0
         return 1 if report.candidates else 3  # a baseline that differs from itself is no candidate's fault
-    if report.summary.failed:
+    if report.summary.failed or any(f.authored for one in report.sanitized for f in one.findings):
         return 1
     # An implementation that cannot serve a case (`--providers`) is a fact about it, not a failure.
     return 3 if report.summary.unstable or not report.summary.passed else 0

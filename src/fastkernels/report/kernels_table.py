@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fastkernels.records import Failure, KernelReport, KernelRow
+from fastkernels.report import tools_table
 from fastkernels.report.contracts import contracts, under
 from fastkernels.report.layout import (
     Column,
@@ -87,6 +88,7 @@ def parts(report: KernelReport, verbose: bool = False, room: int | None = None) 
         ((f"{task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows),
         verbose,
     )
+    found += tools_table.of_report(report)
     if report.shadowed:
         found += [heading("Candidates that do not reach the tasks above them"), *map(Text, report.shadowed)]
     notes = [*report.notes, *_compile_notes(report.rows)]

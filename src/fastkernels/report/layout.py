@@ -26,6 +26,7 @@ from fastkernels.records import (
 
 CPU_WARNING = "CPU: not a GPU result"
 INTERRUPTED = "INTERRUPTED: what was finished until then"
+FAILED_FAST = "STOPPED at the first failure (--fail-fast): later trials were not made"
 ROOM = 100  # characters that tables of results keep to, where the names in them allow it
 _GAP = 2  # between columns
 _PIPE_WIDTH = 10_000  # wider than any table: what is piped is meant to be searched
@@ -139,7 +140,8 @@ def opening(title: str, report: KernelReport | EvalReport, lines: Sequence[str])
     if report.environment.device_type == "cpu":
         found.append(Text(CPU_WARNING, style="bold yellow"))
     if not report.complete:
-        found.append(Text(INTERRUPTED, style="bold red"))
+        failed_fast = isinstance(report, KernelReport) and report.failed_fast
+        found.append(Text(FAILED_FAST if failed_fast else INTERRUPTED, style="bold red"))
     return [*found]
 
 

@@ -2,7 +2,7 @@
 
     experiment   fastkernels-kernels, fastkernels-eval, fastkernels-gate
     tags         the environment         parameters   the request
-    metrics      each row's numbers      artifacts    the report as JSON, the candidates' sources
+    metrics      metrics.py              artifacts    the report as JSON, the candidates' sources
 
 Logging happens in a process of its own with a time limit: an unreachable server, a locked database or a
 read-only home costs at most TIMEOUT_S and a warning, and MLflow's own logging, telemetry and global state
@@ -20,24 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from fastkernels.errors import FastKernelsError
-from fastkernels.gate.verdicts import middle
-from fastkernels.records import EvalReport, GateReport, KernelReport, ModelResult
+from fastkernels.records import CandidateFiles, EvalReport, GateReport, KernelReport
 from fastkernels.report.json import dumps
+from fastkernels.report.metrics import metrics
 from fastkernels.settings import resolve, state_dir
 
 TIMEOUT_S = 90  # importing MLflow and creating its database take up to 30 s on a slow disk
 _CHILD = "fastkernels.report.mlflow_child"
-_ROW_METRICS = ("speedup", "baseline_us", "candidate_us", "noise_pct", "error_ratio", "roofline_pct")
-_MODEL_METRICS = (
-    "correctness",
-    "noise_floor",
-    "ruin_point",
-    "speedup",
-    "throughput_speedup",
-    "latency_speedup",
-    "kl",
-)
-_SCORE_METRICS = ("score", "speedup", "correctness", "coverage")
 
 Logged = KernelReport | EvalReport | GateReport
 
@@ -57,7 +46,7 @@ def log(report: Logged, sources: Sequence[Path]) -> str | None:
             text=True,
             timeout=TIMEOUT_S,
             check=False,
-            env=_environment(),
+            env=environment(),
         )
     except subprocess.TimeoutExpired:
         return _warn(f"no answer within {TIMEOUT_S} s from {place()}")
@@ -82,8 +71,7 @@ def place() -> str:
 
 def payload(report: Logged, sources: Sequence[Path]) -> dict[str, Any]:
     """What the child stores, as plain data."""
-    metrics = _metrics(report)
-    environment = report.environment.model_dump(mode="json", exclude={"libraries", "isolation"})
+    machine = report.environment.model_dump(mode="json", exclude={"libraries", "isolation"})
     libraries = {f"library.{name}": found for name, found in report.environment.libraries.items()}
     return {
         "uri": tracking_uri(),
@@ -91,16 +79,23 @@ def payload(report: Logged, sources: Sequence[Path]) -> dict[str, Any]:
         "experiment": f"fastkernels-{report.kind}",
         "name": name(report),
         "tags": {
-            **{f"environment.{name}": str(value) for name, value in environment.items() if value is not None},
+            **{f"environment.{name}": str(value) for name, value in machine.items() if value is not None},
             **libraries,
+            **{f"candidate.{judged.name}": judged.sha256[:12] for judged in _judged(report)},
             "environment.isolation": ", ".join(report.environment.isolation),
             "complete": str(report.complete).lower(),
         },
         "params": {name: str(value) for name, value in report.request.items() if value not in (None, [], ())},
-        "metrics": {name: value for name, value in metrics.items() if value is not None},
+        "metrics": metrics(report),
         "report": dumps(report),
         "sources": [str(path) for path in sources],
     }
+
+
+def _judged(report: Logged) -> Sequence[CandidateFiles]:
+    if isinstance(report, GateReport):
+        return ()
+    return report.candidates if isinstance(report, KernelReport) else report.judged
 
 
 def name(report: Logged) -> str:
@@ -112,48 +107,8 @@ def name(report: Logged) -> str:
     return "+".join(dict.fromkeys(row.candidate for row in report.rows)) or "empty"
 
 
-def _metrics(report: Logged) -> dict[str, float | None]:
-    if isinstance(report, EvalReport):
-        return _eval_metrics(report)
-    return _gate_metrics(report) if isinstance(report, GateReport) else _kernel_metrics(report)
-
-
-def _gate_metrics(report: GateReport) -> dict[str, float | None]:
-    found: dict[str, float | None] = {f"summary/{v}": float(n) for v, n in report.summary.verdicts.items()}
-    for row in report.rows:
-        place = f"{row.task}:{row.variant}/{row.case}/{row.candidate}"
-        found[f"{place}/speedup"] = middle(row.looks).speedup if row.looks else None
-    return found | {"summary/geomean_speedup": report.summary.geomean_speedup}
-
-
-def _kernel_metrics(report: KernelReport) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
-    for row in report.rows:
-        place = f"{row.task}:{row.variant}/{row.case}/{row.candidate}"
-        found[f"{place}/passed"] = float(row.verdict == "PASSED")
-        found |= {f"{place}/{name}": getattr(row, name) for name in _ROW_METRICS}
-    summary = report.summary
-    found |= {"summary/passed": float(summary.passed), "summary/failed": float(summary.failed)}
-    return found | {"summary/geomean_speedup": summary.geomean_speedup, "summary/wall_s": summary.wall_s}
-
-
-def _eval_metrics(report: EvalReport) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
-    for model in report.models:
-        found |= _model_metrics(model)
-    if report.macroeval is not None:
-        found |= {f"macroeval/{name}": getattr(report.macroeval, name) for name in _SCORE_METRICS}
-    return found
-
-
-def _model_metrics(model: ModelResult) -> dict[str, float | None]:
-    place = f"{model.model}/{model.config}"
-    found: dict[str, float | None] = {f"{place}/{name}": getattr(model, name) for name in _MODEL_METRICS}
-    found |= {f"{place}/valid": float(model.valid), f"{place}/swap_sites": float(model.swap.sites)}
-    return found | {f"{place}/{workload.name}/ratio": workload.ratio for workload in model.workloads}
-
-
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Of the processes that import MLflow."""
     quick_and_quiet = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",

@@ -99,3 +99,36 @@ def test_bad_names(name: str, near: str) -> None:
     result = fk(name)
     assert result.exit_code == 2
     assert near in result.stderr
+
+
+def test_cases_are_narrowed_by_all_options() -> None:
+    every = facts("linear")["cases"]
+    narrowed = ("--architecture", "llama", "--size", "full", "--phase", "decode", "--timed")
+    mine = facts("linear", *narrowed)["cases"]
+    assert mine
+    assert mine == [
+        case
+        for case in every
+        if case["case"].startswith("llama-")
+        and (case["size"], case["phase"], case["timed"]) == ("full", "decode", True)
+    ]
+    assert [case["case"] for case in facts("linear", "--case", mine[0]["case"])["cases"]] == [mine[0]["case"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("linear", "--architecture", "lama"), "Did you mean llama"),
+        (("linear", "--case", "llama-9b"), "No case 'llama-9b'"),
+        (("linear", "--phase", "decod"), "Did you mean decode"),
+        (
+            ("rms_norm", "--architecture", "whisper"),
+            "none of which fits all options. See them: fk show L1/rms_norm",
+        ),
+        (("llama", "--timed"), "--timed: llama is an architecture"),
+    ],
+)
+def test_what_narrows_to_nothing(arguments: tuple[str, ...], told: str) -> None:
+    result = fk(*arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr

@@ -15,6 +15,7 @@ import pytest
 from fastkernels import report as package
 from fastkernels.errors import UsageError
 from fastkernels.report import mlflow, mlflow_child, table
+from fastkernels.report.metrics import metrics
 
 
 @pytest.fixture
@@ -46,9 +47,9 @@ def test_runs_of_both_kinds_are_stored(state, tmp_path, kernel_report, eval_repo
     names = {name for (name,) in query(state, "select name from experiments")}
     assert {"fastkernels-kernels", "fastkernels-eval"} <= names
     metrics = dict(query(state, "select key, value from metrics"))
-    assert metrics["L1/rms_norm:default/tiny-T7-D64-f32/mine/speedup"] == 1.251
-    assert metrics["L1/rms_norm:default/tiny-T64-D64-f32/mine/passed"] == 0
-    assert metrics["macroeval/score"] == eval_report.macroeval.score
+    assert metrics["L1/rms_norm/speedup"] == pytest.approx((1.251 * 0.8 * 1.001) ** (1 / 3))
+    assert metrics["L1/rms_norm/passed_pct"] == pytest.approx(100 * 4 / 6)
+    assert metrics["summary/score"] == eval_report.macroeval.score
     tags = dict(query(state, "select key, value from tags"))
     assert tags["environment.device"] == kernel_report.environment.device
     assert dict(query(state, "select key, value from params"))["seed"] == "3"
@@ -70,7 +71,24 @@ def test_a_model_that_is_a_folder_is_stored(state, eval_report, capfd):
     assert mlflow.log(eval_report.model_copy(update={"models": (*models, *others)}), [])
     assert capfd.readouterr() == ("", "")
     metrics = dict(query(state, "select key, value from metrics"))
-    assert metrics["data/it/data/it/valid"] == metrics["of/it/of/it/valid"] == float(first.valid)
+    assert metrics["data/it/speedup"] == metrics["of/it/speedup"] == first.speedup
+
+
+def test_a_run_has_tens_of_metrics_however_many_cases_it_has(kernel_report, eval_report):
+    rows = [
+        row.model_copy(update={"task": f"L{1 + n % 3}/task{n}", "case": f"{n}-{row.case}"})
+        for n in range(100)
+        for row in kernel_report.rows
+    ]
+    many = metrics(kernel_report.model_copy(update={"rows": tuple(rows)}))
+    assert {"L1/speedup", "L2/passed_pct", "L3/noise_pct", "summary/speedup"} <= set(many)
+    assert len(many) < 20
+    rows += [row.model_copy(update={"candidate": f"other{n}"}) for n in range(50) for row in rows[:6]]
+    assert len(metrics(kernel_report.model_copy(update={"rows": tuple(rows)}))) < 20
+    models = [eval_report.models[0].model_copy(update={"model": f"m{n}"}) for n in range(48)]
+    of_many = metrics(eval_report.model_copy(update={"models": tuple(models)}))
+    assert "LLM/speedup" in of_many
+    assert len(of_many) < 40
 
 
 def test_a_failing_child_is_one_line_of_warning(state, kernel_report, capsys, monkeypatch):

@@ -13,7 +13,7 @@ from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.judge.verdict import Verdict
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
-from fastkernels.loader.digest import digest
+from fastkernels.loader.digest import files_of
 from fastkernels.loader.replay import with_captured
 from fastkernels.measure.environment import require_device
 from fastkernels.records import CandidateFiles, Case, Contract, Device, Record, Size, default_size
@@ -44,6 +44,7 @@ class KernelsRequest(Record):
     self_test: bool = False
     providers: bool = False
     budget_s: float | None = None  # of sampling, for each timed case
+    fail_fast: bool = False  # the first trial that fails is the last
     timeout_s: float | None = None  # of one phase of a candidate
     compile_check: bool = True
     attribution: bool = True  # on CUDA, who made a candidate's kernels
@@ -220,10 +221,7 @@ def candidate_sets(request: KernelsRequest) -> list[CandidateSet]:
 
 def judged_files(request: KernelsRequest) -> tuple[CandidateFiles, ...]:
     """What the candidates of a request hold now."""
-    return tuple(
-        CandidateFiles(name=s.name, folders=tuple(map(shown, s.layers)), sha256=digest(s.layers))
-        for s in candidate_sets(request)
-    )
+    return tuple(map(files_of, candidate_sets(request)))
 
 
 def _works(found: CandidateSet, entry: TaskEntry, cases: list[Case], through: bool) -> Iterator[Work]:

@@ -19,13 +19,14 @@ import torch
 
 from fastkernels.errors import BaselineError
 from fastkernels.judge.summary import summarize
-from fastkernels.judge.verdict import Verdict
+from fastkernels.judge.verdict import Verdict, is_failure
 from fastkernels.loader import golden
 from fastkernels.loader.authored import kernel_names
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.measure.sole import SoleUse
+from fastkernels.progress import Progress
 from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner.inside import compile_tracer
 from fastkernels.runner.kernel_trial import attribution
@@ -55,16 +56,11 @@ MOST_DEATHS = 2
 _FINAL = ("IMPORT_ERROR",)
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Trials done and in all, and what is going on."""
-
-    done: int
-    total: int
-    text: str
-
-
 Report = Callable[[Progress], None]
+
+
+class _FirstFailure(Exception):
+    """A trial failed, and the request wants none behind it."""
 
 
 def run_kernels(
@@ -130,7 +126,7 @@ class _Run:
                     self.levels += worker_set.levels
                     for reason in worker_set.stays_root:
                         self.notes[f"candidates ran as root: {reason}"] = None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, _FirstFailure):
             self.complete = False
         wall_s = time.monotonic() - begin
         if self._reproductions is not None:
@@ -192,6 +188,8 @@ class _Run:
             for index, work in enumerate(job.works):
                 self._tell(f"{job.name} · {work.entry.id} {work.case.id}")
                 self._one(job, work, worker_set, bench)
+                if self.request.fail_fast and is_failure(self.rows[-1].verdict):
+                    raise _FirstFailure
                 if self._last_of_variant(job, index):
                     self._look(job, work, worker_set)
             if job.is_candidate and self.request.attribution and self.request.device == "cuda":

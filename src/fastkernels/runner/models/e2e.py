@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +25,12 @@ from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import TOKENS, ModelSource, find, without_weights
 from fastkernels.measure.environment import environment
+from fastkernels.progress import Progress, Show
 from fastkernels.records.base import Size, printable
 from fastkernels.runner.source_rules import imported_by
 
 WARM_UP = (8, 16, 8)  # requests, tokens in and out: what is compiled and captured lazily
 PERCENTILES = (10, 25, 50, 75, 90, 99)
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -149,11 +148,11 @@ def tokenizer_of(name: str) -> Any:
         ) from error
 
 
-def throughput(llm: LLM, run: TokenRun, seed: int = 0, tell: Tell = lambda text: None) -> dict[str, Any]:
+def throughput(llm: LLM, run: TokenRun, seed: int = 0, show: Show = lambda step: None) -> dict[str, Any]:
     """All requests at once, after as many others."""
-    tell("warm-up")
+    show(Progress(0, 2, "warm-up"))
     _generate(llm, run, random.Random(seed))
-    tell(f"{run.requests} requests of {run.input_len} + {run.output_len} tokens")
+    show(Progress(1, 2, f"{run.requests} requests of {run.input_len} + {run.output_len} tokens"))
     seconds = _generate(llm, run, random.Random(seed + 1))
     total = run.requests * (run.input_len + run.output_len)
     return {
@@ -167,14 +166,15 @@ def throughput(llm: LLM, run: TokenRun, seed: int = 0, tell: Tell = lambda text:
 
 
 def latency(
-    llm: LLM, run: TokenRun, iterations: int, warm_ups: int, seed: int = 0, tell: Tell = lambda text: None
+    llm: LLM, run: TokenRun, iterations: int, warm_ups: int, seed: int = 0, show: Show = lambda step: None
 ) -> dict[str, Any]:
     """One batch again and again; seconds from the prompts to the last token. Ctrl-C ends it with what was
     finished, `complete` False, once an iteration was."""
     rng, seconds = random.Random(seed + 1), []
     try:
         for turn in range(warm_ups + iterations):
-            tell(f"batch of {run.requests}, {'warm-up' if turn < warm_ups else 'iteration'} {turn + 1}")
+            what = f"batch of {run.requests}, {'warm-up' if turn < warm_ups else 'iteration'}"
+            show(Progress(turn, warm_ups + iterations, what))
             seconds.append(_generate(llm, run, rng))
     except KeyboardInterrupt:
         if len(seconds) <= warm_ups:

@@ -16,8 +16,10 @@ from fastkernels import registry
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet, discover, replaced_variants
+from fastkernels.loader.digest import files_of
 from fastkernels.measure.environment import environment, require_device
 from fastkernels.measure.sole import SoleUse
+from fastkernels.progress import Progress, Show
 from fastkernels.records import Device, EvalReport, ModelResult, Size, UnfinishedModel, default_size
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
@@ -133,12 +135,12 @@ class Target:
 
 def run_eval(
     request: EvalRequest,
-    tell: Callable[[str], None] = lambda _: None,
+    show: Show = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> EvalReport:
     """Evaluate every model of the request. Ctrl-C ends the workers and gives the report so far,
     `complete=False`. A model that cannot be judged is in `unevaluated`: the others keep their results, and
-    there is no MacroEval. `tell` hears what goes on, `say` what is known before anything runs.
+    there is no MacroEval. `show` hears what goes on, `say` what is known before anything runs.
 
     Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
@@ -153,6 +155,7 @@ def run_eval(
         say(line)
     seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
+    judged = tuple(map(files_of, [request.candidates] if request.candidates else []))
     results: list[ModelResult] = []
     unfinished: list[UnfinishedModel] = []
     errors: dict[str, FastKernelsError] = {}
@@ -160,9 +163,10 @@ def run_eval(
     levels: tuple[str, ...] | None = None  # of every candidate process so far
     try:
         with tempfile.TemporaryDirectory(prefix="fk-eval-") as caches, HiddenMemory() as memory:
-            for target, chosen in planned:
+            for number, (target, chosen) in enumerate(planned):
                 try:
-                    trial = _trial(request, target, chosen, seed, Path(caches), tell)
+                    trial = _trial(request, target, chosen, seed, Path(caches))
+                    trial.show = _among(show, target.model, number, len(planned))
                     with contextlib.closing(trial.sides) as sides:
                         try:
                             result = trial.run()
@@ -186,6 +190,7 @@ def run_eval(
         environment=machine.model_copy(update={"isolation": levels or ALWAYS}),
         request={**request.described(), "seed": seed},
         candidates=tuple(map(shown, request.sources)),
+        judged=judged,
         models=tuple(results),
         complete=complete,
         macroeval=None,
@@ -205,7 +210,6 @@ def _trial(
     workloads: Sequence[Workload],
     seed: int,
     caches: Path,
-    tell: Callable[[str], None],
 ) -> ModelTrial:
     answers = _answers(request, target, random.Random(seed))
     weights_seed = _weights_seed(request, target, seed)
@@ -220,9 +224,18 @@ def _trial(
         sides=_sides(request, target, answers, workloads, weights_seed, caches),
         rounds=request.rounds or ROUNDS[request.size],
         extra_s=0.0 if request.rounds else EXTRA_S[request.size],
-        report=lambda doing: tell(f"{target.model}: {doing}"),
         restarts=_start_quickly(request, target),
     )
+
+
+def _among(show: Show, model: str, before: int, models: int) -> Callable[[Progress], None]:
+    """A model's steps among those of all, each of which is taken to have as many."""
+
+    def told(step: Progress) -> None:
+        done = before * step.total + step.done
+        show(Progress(done, models * step.total, f"{model}: {step.text}"))
+
+    return told
 
 
 def _of_the_process(sides: Sides, ranks: int) -> Iterator[str]:

@@ -33,6 +33,7 @@ from fastkernels.errors import (
 from fastkernels.layout import shown
 from fastkernels.loader.candidates import CandidateSet
 from fastkernels.measure.stats import few_interval, paired_ratios
+from fastkernels.progress import Progress
 from fastkernels.records import Failure, ModelResult, Size, Swap, UnfinishedModel, WorkloadResult
 from fastkernels.registry.schema import Architecture
 from fastkernels.registry.workloads import Workload
@@ -69,8 +70,9 @@ class ModelTrial:
     sides: Sides
     rounds: int
     extra_s: float  # rounds go on this long until the ratio is known
-    report: Callable[[str], None]  # what is going on, for a progress line
     restarts: bool = False  # each round has two processes of its own: the interval holds their differences
+    show: Callable[[Progress], None] = lambda step: None  # its own steps
+    _done: int = 0  # of its steps
     _notes: list[str] = field(default_factory=list)
     _stats: dict[Side, Stats] = field(default_factory=dict)  # as of the last timed run
     _prove: Callable[[SideHandle], Proof] | None = (
@@ -80,6 +82,15 @@ class ModelTrial:
         default_factory=dict
     )  # of a workload and side, so far
 
+    @property
+    def steps(self) -> int:
+        """The proof, the rounds that are made at least, the comparison, and the noise runs."""
+        rounds = sum(map(self._least_rounds, self.workloads))
+        return 1 + rounds + 1 + len(self.answers.noise_changes)
+
+    def _tell(self, doing: str) -> None:
+        self.show(Progress(self._done, self.steps, doing))
+
     def run(self) -> ModelResult:
         settled = from_source(self.candidates, self.architecture.task) if self.candidates else None
         if settled is not None:
@@ -88,8 +99,10 @@ class ModelTrial:
             return self._failed(settled.failure.model_copy(update={"message": message}))
         try:
             swap = self._swap()
+            self._done += 1
             results, audits = self._measure()
-            compared = self.answers.compare(self.sides, self.report)
+            compared = self.answers.compare(self.sides, self._tell)
+            self._done += 1
         except SideFailure as failure:
             if failure.side == "baseline":
                 raise self._of_the_baseline(failure) from failure
@@ -144,7 +157,7 @@ class ModelTrial:
         runs: dict[str, list[Proof]] = {"baseline": [], "candidate": []}
         for turn in range(2 * PROOF_REPEATS):
             side = ("baseline", "candidate", "candidate", "baseline")[turn % 4]
-            self.report(f"swap proof, {side}")
+            self._tell(f"swap proof, {side}")
             handle = self._warm(side, "swap proof", prove)
             runs[side].append(prove(handle))
             if set(runs[side][-1].calls) != set(sites):
@@ -179,10 +192,13 @@ class ModelTrial:
         results, audits = [], []
         for workload in self.workloads:
             seconds = self._seconds[workload.name] = {"baseline": [], "candidate": []}
+            planned = self._done + self._least_rounds(workload)
             runs = self._round(workload, seconds)
             begin = time.perf_counter()  # of the extra time: behind the first round with its warm-ups
             while not self._enough(workload, seconds, time.perf_counter() - begin):
+                self._done = min(self._done + 1, planned - 1)
                 runs += self._round(workload, seconds)
+            self._done = planned
             self._look_for_repetition(workload, self.answers.repeated(runs))
             # Of every round: a speed-up is a median, and who guesses in most of them would have some chance.
             audits.append(self.answers.audit(self.sides.use("baseline"), runs))
@@ -209,7 +225,7 @@ class ModelTrial:
         kernels are loaded and its graphs captured when they are first needed."""
         handle = self.sides.use(side)
         if what not in handle.warmed:
-            self.report(f"{what}, warm-up, {side}")
+            self._tell(f"{what}, warm-up, {side}")
             warm_up(handle)
             handle.warmed.add(what)
         return handle
@@ -223,7 +239,7 @@ class ModelTrial:
         runs: dict[Side, list[tuple[float, Any]]] = {"baseline": [], "candidate": []}
         for side, given in in_turn(workload, order):
             handle = self._ready(side, workload)
-            self.report(f"{workload.name}, round {number}, {side}")
+            self._tell(f"{workload.name}, round {number}, {side}")
             if side == order[0]:
                 inputs.append(given)
             runs[side].append(self.answers.timed(handle, given, workload))
@@ -274,13 +290,15 @@ class ModelTrial:
 
     def _enough(self, workload: Workload, seconds: dict[str, list[float]], elapsed_s: float) -> bool:
         """At least the asked rounds; then until the interval is narrow or the extra time is spent."""
-        once = workload.kind == "throughput" or self.sides.exclusive
-        least = self.rounds if once else max(self.rounds, LATENCY_ROUNDS)
-        if len(seconds["baseline"]) < least:
+        if len(seconds["baseline"]) < self._least_rounds(workload):
             return False
         found = self._result(workload, seconds)
         extra_s = self.extra_s * (UNUSABLE_EXTENSION if found.unstable else 1)
         return found.half_width <= ROUND_HALF_WIDTH or elapsed_s > extra_s
+
+    def _least_rounds(self, workload: Workload) -> int:
+        once = workload.kind == "throughput" or self.sides.exclusive
+        return self.rounds if once else max(self.rounds, LATENCY_ROUNDS)
 
     def _result(self, workload: Workload, seconds: dict[str, list[float]]) -> WorkloadResult:
         amount = self.answers.amount(workload)
@@ -294,10 +312,11 @@ class ModelTrial:
         runs = []
         changes = self.answers.noise_changes
         for number, change in enumerate(changes, 1):
-            self.report(f"noise run {number} of {len(changes)}")
+            self._tell(f"noise run {number} of {len(changes)}")
             try:
                 with self.sides.fresh(**change) as worker:
                     runs.append(self.answers.again(worker))
+                self._done += 1
             except SideFailure as failure:
                 raise BaselineError(
                     f"{self.model}: a noise run failed: {failure.failure.message}"

@@ -12,12 +12,13 @@ from fastkernels import registry
 from fastkernels.errors import BaselineError
 from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.overlay import Overlay
+from fastkernels.progress import Progress
 from fastkernels.records import Failure, KernelReport
-from fastkernels.report import exit_code
+from fastkernels.report import exit_code, table
 from fastkernels.runner.kernel_trial import run as run_module
 from fastkernels.runner.kernel_trial.bench import Bench, Outcome
 from fastkernels.runner.kernel_trial.request import Job, KernelsRequest, Work
-from fastkernels.runner.kernel_trial.run import Progress, run_kernels
+from fastkernels.runner.kernel_trial.run import run_kernels
 from fastkernels.runner.kernel_trial.worker_set import Unimportable
 
 ASKED = KernelsRequest(targets=("rms_norm", "embedding"), size="tiny", device="cpu", self_test=True)
@@ -149,3 +150,19 @@ def test_a_group_of_ranks_is_unsupported_on_cuda_before_anything_runs() -> None:
     assert (row.verdict, row.contract) == ("UNSUPPORTED", "collective")
     assert row.failure is not None
     assert row.failure.message == "2 ranks need 2 GPUs, here are 0; a CPU runs small ones: --device cpu"
+
+
+def test_fail_fast_ends_a_run_at_its_first_failure(judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = iter(["PASSED", "UNSTABLE", "UNSUPPORTED", "CRASHED"])
+
+    def run(trial) -> Outcome:
+        status = next(verdicts)  # StopIteration: a trial too many
+        failure = None if status == "PASSED" else Failure(message="as asked")
+        return Outcome(Verdict(status=status, failure=failure), contract="host")
+
+    monkeypatch.setattr(run_module.Trial, "run", run)
+    report, _, _ = judge(lambda number: True, ASKED.model_copy(update={"fail_fast": True}))
+    assert [row.verdict for row in report.rows] == ["PASSED", "UNSTABLE", "UNSUPPORTED", "CRASHED"]
+    assert (report.complete, report.failed_fast, exit_code(report)) == (False, True, 1)
+    assert "STOPPED at the first failure" in table.text(report)
+    assert "INTERRUPTED" not in table.text(report)

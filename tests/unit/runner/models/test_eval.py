@@ -12,6 +12,7 @@ from fastkernels import registry
 from fastkernels.engine.llm import LLM, SamplingParams
 from fastkernels.errors import BaselineError, MachineError, NotFoundError, UsageError
 from fastkernels.loader.candidates import discover
+from fastkernels.progress import Progress
 from fastkernels.records import EvalReport, Failure, ModelResult, UnfinishedModel, WorkloadResult
 from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.report import exit_code, table
@@ -37,7 +38,7 @@ def said() -> list[str]:
 @pytest.fixture
 def evaluate(monkeypatch, said):
     """Trials of the models: what each gives or raises."""
-    sides = SimpleNamespace(isolation=(), stays_root="", put_back=(), close=lambda: None)
+    sides = SimpleNamespace(isolation=(), stays_root="", put_back=(), exclusive=False, close=lambda: None)
     monkeypatch.setattr(eval_module, "_sides", lambda *_: sides)
 
     def evaluate(trials: dict[str, BaseException | None], **asked) -> EvalReport:
@@ -276,3 +277,20 @@ def test_models_that_cannot_be_split_are_left_out_with_the_reason(evaluate):
         evaluate({"llama": None}, tp=8)
     with pytest.raises(UsageError, match="--ep 4: experts are split over the ranks of --tp 2"):
         evaluate({"mixtral": None}, tp=2, ep=4)
+
+
+def test_steps_are_those_of_all_models(evaluate, monkeypatch):
+    steps: list[Progress] = []
+
+    def run(trial: ModelTrial) -> ModelResult:
+        trial.show(Progress(3, 10, "balanced, round 2"))
+        return result(trial.model)
+
+    evaluate({"llama": None})  # replaces what starts processes
+    monkeypatch.setattr(ModelTrial, "run", run)
+    asked = {"models": ["llama", "gla"], "device": "cpu", "size": "tiny", "self_test": True}
+    run_eval(EvalRequest.parse(**asked), steps.append)
+    assert steps == [
+        Progress(3, 20, "llama: balanced, round 2"),
+        Progress(13, 20, "gla: balanced, round 2"),
+    ]

@@ -10,6 +10,7 @@ import pytest
 
 from fastkernels import registry
 from fastkernels.errors import BaselineError, MachineError, UsageError
+from fastkernels.progress import Progress
 from fastkernels.records import Failure
 from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.runner.models import model_trial as model_module
@@ -115,7 +116,6 @@ def made(
         sides=sides,
         rounds=4,  # type: ignore[arg-type]
         extra_s=extra_s,
-        report=lambda text: None,
         restarts=restarts,
     )
 
@@ -293,8 +293,15 @@ def test_rounds_go_on_until_the_ratio_is_known(monkeypatch):
         return honest(**arguments)
 
     candidate.generate = generate  # type: ignore[method-assign]
-    result = run(noisy, monkeypatch)
+    trial = made(noisy, monkeypatch)
+    steps: list[Progress] = []
+    trial.show = steps.append
+    result = trial.run()
     assert all(len(w.baseline) > 6 for w in result.workloads)
+    done = [step.done for step in steps]
+    assert done == sorted(done), "more rounds than planned are no more steps"
+    assert {step.total for step in steps} == {trial.steps} == {1 + 4 + 6 + 1 + 3}
+    assert set(done) == set(range(trial.steps))
     assert any(w.unstable for w in result.workloads)
     assert any("unstable" in note for note in result.notes)
     noisy.now = 0.0

@@ -131,7 +131,6 @@ def run(sides: FakeSides, monkeypatch: pytest.MonkeyPatch, facts: ProgramCorrect
         sides=sides,  # type: ignore[arg-type]
         rounds=4,
         extra_s=6.0,
-        report=lambda text: None,
     )
     return trial.run()
 
