@@ -34,6 +34,7 @@ _decode_attention = Kernel(
         Implementation("flashinfer", f"{__name__}.flashinfer", requires=("flashinfer",), extra="gpu"),
         Implementation("triton", f"{__name__}.triton"),
         Implementation("flash_attn", f"{__name__}.flash_attn", requires=("flash_attn",), extra="flash-attn"),
+        Implementation("hopper", f"{__name__}.hopper"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],

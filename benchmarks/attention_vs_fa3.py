@@ -1,0 +1,357 @@
+"""Our Hopper attention beside FlashAttention-3 and our other implementations, on Llama-3.1-8B shapes.
+
+    python benchmarks/attention_vs_fa3.py OUT.json [--variants] [--beside triton,flashinfer] [--no-checks]
+
+First every check: against float64, over caches whose unseen slots are NaN. A child process runs them, so that a
+kernel that hangs or faults costs one check; then times, by CUDA graphs, the median. FlashAttention-3 is that of
+vllm.vllm_flash_attn, where it can be imported. `--variants` times other tile shapes, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, Queue
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+PATIENCE = 20.0  # seconds without a line from the child
+FIRST_PATIENCE = 60.0  # imports and CUDA's start
+HEADS, KV_HEADS, HEAD_DIM, BLOCK = 32, 8, 128, 16
+PREFILL = ((8, 1024), (16, 512), (1, 4096), (64, 128), (1, 512))
+DECODE = ((1, 8192), (1, 2048), (1, 256), (8, 1024), (4, 8192), (32, 256), (128, 1024), (256, 768))
+BIG = {"heads": (32, 8), "head_dim": 128}
+CHECKS = {
+    "prefill": {
+        "one-tile": dict(query_lens=[20], seq_lens=[20], **BIG),
+        "one-row": dict(query_lens=[300], seq_lens=[300], **BIG),
+        "many-rows": dict(query_lens=[5, 1, 133, 16], seq_lens=[5, 1, 133, 16], **BIG),
+        "chunked": dict(query_lens=[50, 1, 133], seq_lens=[1000, 640, 400], **BIG),
+        "rows-without-queries": dict(query_lens=[0, 7, 0, 130, 0], seq_lens=[9, 7, 0, 200, 4], **BIG),
+        "fifty-rows": dict(query_lens=[7 * n % 41 for n in range(50)], seq_lens=[7 * n % 41 + n for n in range(50)], **BIG),
+        "window": dict(query_lens=[300, 3, 90], seq_lens=[300, 800, 1300], window=133, **BIG),
+        "window-of-one": dict(query_lens=[200, 3], seq_lens=[200, 18], window=1, **BIG),
+        "blocks-of-256": dict(query_lens=[9, 140], seq_lens=[9, 600], block_size=256, **BIG),
+        "blocks-of-8": dict(query_lens=[9, 140], seq_lens=[9, 300], block_size=8, **BIG),
+        "no-groups": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(3, 3), head_dim=128),
+        "groups-of-7": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(14, 2), head_dim=128),
+        "head-dim-64": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 2), head_dim=64),
+        "head-dim-80": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 2), head_dim=80),
+        "head-dim-192": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 2), head_dim=192),
+        "head-dim-256": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 4), head_dim=256),
+        "sinks": dict(query_lens=[50, 1, 133], seq_lens=[1000, 640, 400], sinks=True, **BIG),
+        "sinks-window": dict(query_lens=[300, 90], seq_lens=[300, 1300], window=128, sinks=True, **BIG),
+        "long": dict(query_lens=[1500], seq_lens=[2100], heads=(8, 2), head_dim=128),
+    },
+    "decode": {
+        "one-key": dict(seq_lens=[1], **BIG),
+        "one-row": dict(seq_lens=[1000], **BIG),
+        "mixed": dict(seq_lens=[1, 15, 16, 17, 300, 2049], **BIG),
+        "padding-rows": dict(seq_lens=[5, 0, 640, 0], **BIG),
+        "many-rows": dict(seq_lens=[7 * n % 97 + 1 for n in range(200)], heads=(4, 2), head_dim=64),
+        "window": dict(seq_lens=[3, 400, 900, 2000], window=333, **BIG),
+        "window-of-one": dict(seq_lens=[1, 17, 40], window=1, **BIG),
+        "blocks-of-256": dict(seq_lens=[9, 300], block_size=256, **BIG),
+        "no-groups": dict(seq_lens=[21, 400], heads=(3, 3), head_dim=128),
+        "groups-of-16": dict(seq_lens=[21, 400], heads=(16, 1), head_dim=128),
+        "head-dim-80": dict(seq_lens=[21, 400], heads=(8, 2), head_dim=80),
+        "head-dim-256": dict(seq_lens=[21, 400], heads=(8, 4), head_dim=256),
+        "sinks": dict(seq_lens=[1, 0, 400, 3000], heads=(64, 8), head_dim=64, sinks=True),
+        "sinks-window": dict(seq_lens=[3, 200, 3000], heads=(64, 8), head_dim=64, window=128, sinks=True),
+        "long": dict(seq_lens=[8192], **BIG),
+    },
+}  # fmt: skip
+# Of head dimension 128: what is tried beside the shape that is chosen.
+VARIANTS = {
+    "prefill": {
+        "128x3": (128, 3, True),
+        "128x2-together": (128, 2, False),
+        "64x4": (64, 4, True),
+    },
+    "decode": {
+        "128x3-1": (128, 3, 1),
+        "128x2-1": (128, 2, 1),
+        "64x6-1": (64, 6, 1),
+        "64x2-3": (64, 2, 3),
+    },
+}
+TRITON_SPLITS = (16, 32)
+
+
+# --- in the child: one line of JSON for each outcome ---
+
+
+def say(**outcome: object) -> None:
+    print(json.dumps(outcome), flush=True)
+
+
+def check(kind: str, name: str) -> dict:
+    import torch
+
+    from fastkernels.kernels import registered
+    from tests.attention_case import ROUNDING, attention_case
+
+    facts = dict(CHECKS[kind][name])
+    facts.setdefault("query_lens", [1] * len(facts["seq_lens"]))
+    worst, limit = 0.0, 1.0
+    for dtype in (torch.bfloat16, torch.float16):
+        case = attention_case(dtype=dtype, device="cuda", **facts)
+        args = tuple(
+            0 if a is None else a for a in (case.decode_args if kind == "decode" else case.prefill_args)
+        )
+        for _ in range(2):  # counters are left at zero
+            out = registered[f"{kind}_attention"](*args, impl="hopper")
+            torch.cuda.synchronize()
+            error = case.error(out) / ROUNDING[dtype]
+            worst = error if math.isnan(error) else max(worst, error)
+    return {"check": f"{kind}/{name}", "error": worst, "allowed": limit, "right": worst <= limit}
+
+
+def us(call: Callable[[], object]) -> float:
+    import torch
+    import triton
+
+    from fastkernels.kernels import counters
+
+    call()
+    counters.prepare()
+    torch.cuda.synchronize()
+    return triton.testing.do_bench_cudagraph(call, rep=40, return_mode="median") * 1e3
+
+
+def paged(rows: int, length: int) -> tuple:
+    import torch
+
+    blocks = -(-length // BLOCK)
+    shape = (rows * blocks + 8, BLOCK, KV_HEADS, HEAD_DIM)
+    k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in "kv")
+    tables = torch.randperm(rows * blocks, device="cuda").to(torch.int32).view(rows, blocks)
+    return k, v, tables
+
+
+def fa3() -> Callable | None:
+    try:
+        from vllm.vllm_flash_attn.flash_attn_interface import flash_attn_varlen_func
+
+        return flash_attn_varlen_func
+    except Exception as error:
+        say(note=f"no FlashAttention-3: {error!r}"[:300])
+        return None
+
+
+def time_case(
+    kind: str, rows: int, length: int, beside: list[str], variants: bool, theirs: Callable | None
+) -> dict:
+    import torch
+
+    from fastkernels import kernels
+    from fastkernels.kernels.decode_attention import hopper as decode
+    from fastkernels.kernels.decode_attention import triton as decode_triton
+    from fastkernels.kernels.plans import plan_scope
+    from fastkernels.kernels.prefill_attention import hopper as prefill
+
+    k, v, tables = paged(rows, length)
+    queries, scale = (length if kind == "prefill" else 1), HEAD_DIM**-0.5
+    q = torch.randn(rows * queries, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+    starts = torch.arange(0, rows * queries + 1, queries, device="cuda", dtype=torch.int32)
+    lens = torch.full((rows,), length, device="cuda", dtype=torch.int32)
+
+    def ours(impl: str | None) -> Callable[[], torch.Tensor]:
+        if kind == "prefill":
+            return lambda: kernels.prefill_attention(
+                q, k, v, starts, lens, tables, scale, None, queries, length, impl=impl
+            )
+        return lambda: kernels.decode_attention(q, k, v, lens, tables, scale, None, length, impl=impl)
+
+    row: dict = {"case": f"{kind} {rows}x{length}"}
+    flops = 4 * HEADS * HEAD_DIM * rows * (length * (length + 1) / 2 if kind == "prefill" else length)
+    with plan_scope(frozen=True):
+        out = ours("hopper")()
+        row["ours_us"] = us(ours("hopper"))
+        row["tflops"] = flops / row["ours_us"] / 1e6
+        if theirs is not None:
+            call = lambda: theirs(q, k, v, queries, starts, length, seqused_k=lens, softmax_scale=scale, causal=True,
+                                  block_table=tables, fa_version=3)  # fmt: skip
+            row["max_diff"] = (out.float() - call().float()).abs().max().item()
+            row["fa3_us"] = us(call)
+            row["ratio"] = row["fa3_us"] / row["ours_us"]
+        for impl in beside:
+            try:
+                row[f"{impl}_diff"] = (out.float() - ours(impl)().float()).abs().max().item()
+                row[f"{impl}_us"] = us(ours(impl))
+            except Exception as error:
+                row[f"{impl}_error"] = repr(error)[:200]
+        if variants:
+            module = prefill if kind == "prefill" else decode
+            kept = module.SHAPES[HEAD_DIM]
+            for name, shape in VARIANTS[kind].items():
+                module.SHAPES[HEAD_DIM] = module.Shape(*shape)
+                try:
+                    diff = (ours("hopper")().float() - out.float()).abs().max().item()
+                    row[name] = us(ours("hopper"))
+                    if not diff < 0.05:
+                        row[f"{name}_diff"] = diff
+                except Exception as error:
+                    row[f"{name}_error"] = repr(error)[:200]
+            module.SHAPES[HEAD_DIM] = kept
+            if kind == "decode" and rows <= 4:
+                most = decode_triton.MAX_SPLITS
+                for splits in TRITON_SPLITS:
+                    decode_triton.MAX_SPLITS = splits
+                    row[f"triton-splits-{splits}"] = us(ours("triton"))
+                decode_triton.MAX_SPLITS = most
+    return row
+
+
+def child(jobs: list[list], beside: list[str], variants: bool) -> None:
+    import torch
+
+    from fastkernels.kernels import hopper
+    from fastkernels.kernels.cuda_source import driver
+
+    if jobs[0][0] == "check":
+        # A kernel that waits for ever says where, and ends.
+        plain = hopper.constants
+        hopper.constants = lambda *args: {**plain(*args), "WATCHDOG": 1}
+    say(started=torch.cuda.get_device_name(), torch=torch.__version__, driver=bool(driver()))
+    theirs = fa3() if any(job[0] == "time" for job in jobs) else None
+    for what, kind, *rest in jobs:
+        began = time.perf_counter()
+        try:
+            if what == "check":
+                outcome = check(kind, *rest)
+            else:
+                outcome = time_case(kind, *rest, beside=beside, variants=variants, theirs=theirs)
+        except Exception as error:
+            outcome = {"failed": repr(error)[:1500]}
+        say(job=[what, kind, *rest], seconds=round(time.perf_counter() - began, 2), **outcome)
+        if "failed" in outcome and "CUDA" in outcome["failed"] + "launch":
+            try:
+                torch.cuda.synchronize()
+            except Exception:
+                os._exit(3)  # the context is lost
+
+
+# --- in the parent ---
+
+
+def lines_of(process: subprocess.Popen) -> Iterator[str | None]:
+    """Lines of the child; None where it was silent for too long."""
+    queue: Queue[str | None] = Queue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            queue.put(line)
+        queue.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    patience = FIRST_PATIENCE
+    while True:
+        try:
+            line = queue.get(timeout=patience)
+        except Empty:
+            yield None
+            return
+        if line is None:
+            return
+        patience = PATIENCE
+        yield line
+
+
+def run(jobs: list[list], options: list[str]) -> list[dict]:
+    outcomes: list[dict] = []
+    while jobs:
+        command = [sys.executable, __file__, "-", "--child", json.dumps(jobs), *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done, hung, talk = 0, False, []
+        for line in lines_of(process):
+            if line is None:
+                hung = True
+                process.kill()
+                break
+            try:
+                outcome = json.loads(line)
+            except ValueError:
+                talk.append(line.rstrip())
+                continue
+            print(json.dumps(outcome), flush=True)
+            if "job" in outcome:
+                outcomes.append(outcome)
+                done += 1
+        process.wait()
+        if done < len(jobs):
+            failed = "silent for too long" if hung else f"the process ended with {process.returncode}"
+            outcome = {"job": jobs[done], "failed": failed, "said": talk[-12:]}
+            if not (outcomes and outcomes[-1].get("failed") and process.returncode == 3):
+                print(json.dumps(outcome), flush=True)
+                outcomes.append(outcome)
+                done += 1
+        jobs = jobs[done:]
+        if not done:
+            break
+    return outcomes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out")
+    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--beside", default="triton", help="implementations, commas between them")
+    parser.add_argument("--no-checks", action="store_true")
+    parser.add_argument("--only", default="", help="prefill or decode (default: both)")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    beside = [name for name in arguments.beside.split(",") if name]
+    if arguments.child:
+        child(json.loads(arguments.child), beside, arguments.variants)
+        return
+    options = [f"--beside={arguments.beside}", *(["--variants"] if arguments.variants else [])]
+    kinds = [kind for kind in ("prefill", "decode") if arguments.only in ("", kind)]
+    checks = [] if arguments.no_checks else run([["check", k, n] for k in kinds for n in CHECKS[k]], options)
+    wrong = [c for c in checks if not c.get("right")]
+    shapes = {"prefill": PREFILL, "decode": DECODE}
+    rows = run([["time", k, *shape] for k in kinds for shape in shapes[k]], options)
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    report = {
+        "rows": [{key: value for key, value in row.items() if key not in ("job", "seconds")} for row in rows],
+        "geomean": math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None,
+        "checks": checks,
+        "environment": environment(),
+    }
+    Path(arguments.out).write_text(json.dumps(report, indent=1) + "\n")
+    for row in report["rows"]:
+        print(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()))
+    print(f"geomean {report['geomean']}; {len(checks) - len(wrong)} of {len(checks)} checks right")
+    for one in wrong:
+        print("WRONG", json.dumps(one)[:600])
+    sys.exit(1 if wrong else 0)
+
+
+def environment() -> dict:
+    import torch
+    import triton
+
+    from importlib.metadata import PackageNotFoundError, version
+
+    def installed(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__, "vllm": installed("vllm"),
+            "flashinfer": installed("flashinfer-python"), "python": platform.python_version()}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""CUDA C++ compiled at its first use by NVRTC, which torch brings along, and launched through the driver.
+
+    module = build(source, (9, 0))                         about a second
+    module.function("prefill", shared).launch(grid, 384, params, stream)
+
+A kernel takes one struct of parameters, `__grid_constant__`, in whose head tensor maps of the copy engine may
+lie. No compiler, no header and no build folder are needed on the machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastkernels.errors import KernelError
+
+MAP_BYTES = 128
+_MAP_ALIGNMENT = 64
+_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_MAP_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
+_SWIZZLE_128 = 3
+_PROMOTE_256 = 3
+
+
+def nvrtc() -> ctypes.CDLL | None:
+    """NVRTC of torch's CUDA version, which torch has loaded or its wheels or the toolkit hold; or None."""
+    major = (torch.version.cuda or "13").split(".")[0]
+    name = f"libnvrtc.so.{major}"
+    wheels = Path(torch.__file__).parent.parent / "nvidia"
+    for path in (name, *wheels.glob(f"*/lib/{name}"), f"/usr/local/cuda/lib64/{name}"):
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            continue
+    return None
+
+
+def compiled(source: str, architecture: str) -> bytes:
+    """Machine code of a translation unit for an architecture, `sm_90a`. Raises KernelError with the log."""
+    library = nvrtc()
+    if library is None:
+        raise KernelError("libnvrtc is neither loaded nor beside torch: install nvidia-cuda-nvrtc")
+    program = c_void_p()
+
+    def call(name: str, *args: Any) -> None:
+        if code := getattr(library, name)(*args):
+            size = c_size_t()
+            library.nvrtcGetProgramLogSize(program, byref(size))
+            log = ctypes.create_string_buffer(size.value or 1)
+            library.nvrtcGetProgramLog(program, log)
+            raise KernelError(f"{name} failed with {code}: {log.value.decode()}")
+
+    call("nvrtcCreateProgram", byref(program), source.encode(), b"kernel.cu", 0, None, None)
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--device-int128"]
+    call("nvrtcCompileProgram", program, len(options), (c_char_p * len(options))(*options))
+    size = c_size_t()
+    call("nvrtcGetCUBINSize", program, byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    call("nvrtcGetCUBIN", program, code)
+    library.nvrtcDestroyProgram(byref(program))
+    return code.raw
+
+
+@lru_cache
+def driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        text = c_char_p()
+        driver().cuGetErrorString(code, byref(text))
+        raise KernelError(f"{what}: {text.value.decode() if text.value else code}")
+
+
+class Function:
+    """A kernel of a loaded module, with the dynamic shared memory that every launch of it gets."""
+
+    def __init__(self, code: bytes, name: str, shared_bytes: int) -> None:
+        self._code, self._module, self._handle = code, c_void_p(), c_void_p()
+        self._shared_bytes = shared_bytes
+        _check(driver().cuModuleLoadData(byref(self._module), code), f"loading {name}")
+        _check(
+            driver().cuModuleGetFunction(byref(self._handle), self._module, name.encode()), f"finding {name}"
+        )
+        code_ = driver().cuFuncSetAttribute(self._handle, _SHARED_MEMORY, shared_bytes)
+        _check(code_, f"{shared_bytes} bytes of shared memory for {name}")
+
+    def launch(self, grid: tuple[int, int, int], threads: int, params: Params, *, overlaps: bool) -> None:
+        """On the current stream. overlaps: may begin while the kernel ahead ends; it waits for that itself."""
+        stream = torch.cuda.current_stream().cuda_stream
+        attribute = _Attribute(_OVERLAPS, 0, 1)
+        config = _Config(
+            *grid, threads, 1, 1, self._shared_bytes, stream, ctypes.pointer(attribute), int(overlaps)
+        )
+        args = (c_void_p * 1)(params.address)
+        _check(driver().cuLaunchKernelEx(byref(config), self._handle, args, None), "launch")
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", c_int), ("pad", c_int), ("value", c_int), ("rest", c_int * 15)]
+
+    def __init__(self, id: int, pad: int, value: int) -> None:
+        super().__init__(id, pad, value)
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [(name, c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")] + [
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", c_uint),
+    ]
+
+
+class Params:
+    """A struct of parameters: tensor maps first, then `fields` of ctypes in the kernel's order."""
+
+    def __init__(self, maps: list[bytes], fields: type[ctypes.Structure], **values: Any) -> None:
+        head = len(maps) * MAP_BYTES
+        self._buffer = ctypes.create_string_buffer(head + ctypes.sizeof(fields) + 2 * _MAP_ALIGNMENT)
+        at = ctypes.addressof(self._buffer)
+        self.address = at + -at % _MAP_ALIGNMENT
+        for index, tensor_map in enumerate(maps):
+            ctypes.memmove(self.address + index * MAP_BYTES, tensor_map, MAP_BYTES)
+        struct = fields.from_address(self.address + head)
+        for name, value in values.items():
+            setattr(struct, name, value)
+
+
+def tensor_map(tensor: Tensor, order: tuple[int, ...], box: tuple[int, ...]) -> bytes:
+    """How the copy engine reads boxes of a tensor, 128-byte swizzled, zeros outside.
+
+    order: dimensions of the tensor from the contiguous one outward. box: elements in each, in that order.
+    """
+    size = tensor.element_size()
+    shape, strides = tensor.shape, tensor.stride()
+    rank = len(order)
+    # A stride of a dimension of one element says nothing, and may be one that the engine refuses.
+    steps = [strides[d] * size if shape[d] > 1 else 16 for d in order[1:]]
+    buffer = ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
+    at = ctypes.addressof(buffer)
+    at += -at % _MAP_ALIGNMENT
+    code = driver().cuTensorMapEncodeTiled(
+        c_void_p(at), _MAP_TYPES[tensor.dtype], rank, c_void_p(tensor.data_ptr()),
+        (c_uint64 * rank)(*(shape[d] for d in order)), (c_uint64 * (rank - 1))(*steps),
+        (c_uint32 * rank)(*box), (c_uint32 * rank)(*[1] * rank), 0, _SWIZZLE_128, _PROMOTE_256, 0,
+    )  # fmt: skip
+    _check(code, f"tensor map of {tuple(shape)} with strides {strides} and box {box}")
+    return ctypes.string_at(at, MAP_BYTES)

@@ -1,0 +1,358 @@
+// Prefill: two warpgroups of 64 rows each attend, one more warp finds work and loads.
+//
+// A tile of queries is TOKENS tokens of GROUP heads: row r is head r % GROUP of token r / GROUP. Keys are walked
+// from the diagonal back. While one warpgroup has the tensor cores, the other computes its softmax; within
+// a warpgroup, the scores of the next step are computed beside the values of this one.
+
+constexpr int ROWS = 128;
+constexpr int TOKENS = ROWS / GROUP;
+constexpr u32 Q_PANEL_BYTES = ROWS * 128;
+constexpr u32 Q_BYTES = PANELS * Q_PANEL_BYTES;
+constexpr int CONSUMERS = 256;
+
+struct Work {
+    int row, kv_head, first_query, query_len, seq_len, first_token, first_key, blocks;  // blocks < 0: no more
+    int first_block, unused[7];
+};
+
+struct Barriers {
+    u64 q_full, q_empty, work_full[2], work_empty[2];
+    u64 k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+};
+
+constexpr u32 SHARED_BYTES = Q_BYTES + 2 * STAGES * TILE_BYTES + 1024;  // and Work, Barriers: static
+
+// Where in the list of tiles the loading warp is: rows in chunks of 32, one a lane.
+struct Rows {
+    int chunk, before, ends, count, start, length;  // `ends`: tiles of the chunk up to and with this lane's row
+};
+
+DEVICE void read_chunk(Rows& rows, const Params& p) {
+    int lane = threadIdx.x % 32, row = rows.chunk * 32 + lane;
+    rows.start = rows.length = 0;
+    if (row < p.num_rows) {
+        rows.start = p.query_starts[row];
+        rows.length = p.query_starts[row + 1] - rows.start;
+    }
+    rows.count = rows.ends = (rows.length + TOKENS - 1) / TOKENS;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        int other = __shfl_up_sync(~0u, rows.ends, d);
+        if (lane >= d) rows.ends += other;
+    }
+}
+
+DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int origin) {
+    work.kv_head = ticket % p.num_kv_heads;
+    int tile = ticket / p.num_kv_heads;
+    while (true) {
+        int total = __shfl_sync(~0u, rows.ends, 31);
+        if (tile < rows.before + total) break;
+        rows.before += total;
+        if (++rows.chunk * 32 >= p.num_rows) return false;
+        read_chunk(rows, p);
+    }
+    int at = tile - rows.before;
+    int lane = __popc(__ballot_sync(~0u, rows.ends <= at));
+    int count = __shfl_sync(~0u, rows.count, lane), ends = __shfl_sync(~0u, rows.ends, lane);
+    work.row = rows.chunk * 32 + lane;
+    work.query_len = __shfl_sync(~0u, rows.length, lane);
+    // A row's last tile sees the most keys: it comes first.
+    work.first_query = (ends - 1 - at) * TOKENS;
+    work.first_token = __shfl_sync(~0u, rows.start, lane) - origin + work.first_query;
+    work.seq_len = p.seq_lens[work.row];
+    int position = work.seq_len - work.query_len + work.first_query;
+    int last = min(position + TOKENS, work.seq_len) - 1;
+    work.first_key = WINDOWED ? max(position - p.window + 1, 0) : 0;
+    work.first_block = work.first_key / TILE;
+    work.blocks = last / TILE + 1;
+    return true;
+}
+
+DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* slots, Barriers* b) {
+    int lane = threadIdx.x % 32;
+    int origin = p.query_starts[0];
+    Rows rows = {0, 0, 0, 0, 0, 0};
+    read_chunk(rows, p);
+    int ticket = blockIdx.x;
+    u32 stage = 0, phase = 1;  // of an empty pipeline the phase before the first is over
+    for (u32 turn = 0;; ++turn) {
+        Work work;
+        bool more = find_work(work, rows, ticket, p, origin);
+        if (!more) work.blocks = -1;
+        u32 slot = turn % 2;
+        barrier_wait(shared_address(&b->work_empty[slot]), (turn / 2 + 1) % 2);
+        if (lane == 0) {
+            slots[slot] = work;
+            barrier_arrive(shared_address(&b->work_full[slot]));
+        }
+        if (!more) break;
+        if (lane == 0) ticket = atomicAdd(p.counters, 1) + gridDim.x;  // long before it is needed
+
+        const int* table = p.tables + (long long)work.row * p.table_stride;
+        Page next = find_page(table, (work.blocks - 1) * TILE, work.first_key, work.seq_len);
+        barrier_wait(shared_address(&b->q_empty), (turn + 1) % 2);
+        u32 bar = shared_address(&b->q_full);
+        if (lane == 0) barrier_expect(bar, PANELS * GROUP * TOKENS * 128);
+        __syncwarp();
+        if (lane < PANELS)
+            copy_3d(q_tile + lane * Q_PANEL_BYTES, &p.q, bar, lane * 64, work.kv_head * GROUP, work.first_token);
+        for (int block = work.blocks - 1; block >= work.first_block; --block) {
+            Page page = next;
+            if (block > work.first_block)
+                next = find_page(table, (block - 1) * TILE, work.first_key, work.seq_len);
+            barrier_wait(shared_address(&b->k_empty[stage]), phase);
+            load_tile(k_tiles + stage * TILE_BYTES, &p.k, shared_address(&b->k_full[stage]), page, work.kv_head);
+            barrier_wait(shared_address(&b->v_empty[stage]), phase);
+            load_tile(v_tiles + stage * TILE_BYTES, &p.v, shared_address(&b->v_full[stage]), page, work.kv_head);
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+        ticket = __shfl_sync(~0u, ticket, 0);
+    }
+    // Whoever leaves last has seen every ticket drawn: the next launch finds zeros.
+    if (lane == 0) {
+        __threadfence();
+        if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
+    }
+}
+
+constexpr int S = TILE / 2;  // scores of a thread: two rows, a quarter of the keys
+constexpr int O = DIMS / 2;
+constexpr int PS = TILE / 4;
+
+constexpr u64 ROWS_DESC = (1ull << 62) | (64ull << 32) | (1ull << 16);  // 128-byte swizzle, rows of 64 elements
+constexpr u64 COLUMNS_DESC = (1ull << 62) | (64ull << 32) | ((u64)(PANEL_BYTES >> 4) << 16);
+DEVICE u64 address_desc(u32 address) { return (address & 0x3FFFF) >> 4; }
+
+DEVICE void issue_scores(float (&s)[S], u64 q_desc, u32 k_tile) {
+    u64 k_desc = ROWS_DESC | address_desc(k_tile);
+    wgmma_fence();
+#pragma unroll
+    for (int panel = 0; panel < PANELS; ++panel)
+#pragma unroll
+        for (int step = 0; step < 4; ++step)
+            wgmma_scores(s, q_desc + panel * (Q_PANEL_BYTES >> 4) + step * 2,
+                         k_desc + panel * (PANEL_BYTES >> 4) + step * 2, panel + step > 0);
+    wgmma_commit();
+}
+
+DEVICE void issue_values(float (&o)[O], u32 (&w)[PS], u32 v_tile, int adds) {
+    u64 v_desc = COLUMNS_DESC | address_desc(v_tile);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < TILE / 16; ++step)
+        wgmma_values(o, w[4 * step], w[4 * step + 1], w[4 * step + 2], w[4 * step + 3], v_desc + step * 128,
+                     step > 0 ? 1 : adds);
+    wgmma_commit();
+}
+
+// Scores of keys that a row does not see become -inf. last[i]: the last key that the thread's row i sees.
+DEVICE void mask(float (&s)[S], int start, const int (&last)[2], int window) {
+    int column = 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        int limit = last[i] - start - column;
+#pragma unroll
+        for (int j = 0; j < S / 4; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                bool seen = 8 * j + e <= limit;
+                if (WINDOWED) seen = seen && 8 * j + e > limit - window;
+                if (!seen) s[4 * j + 2 * i + e] = NEGATIVE_INFINITY;
+            }
+    }
+}
+
+// Scores become weights; top and sum of both rows move on. shrink: what is there already counts for.
+DEVICE void soften(float (&s)[S], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        float most = s[2 * i], more = s[2 * i + 1];
+#pragma unroll
+        for (int j = 1; j < S / 4; ++j) {
+            most = fmaxf(most, s[4 * j + 2 * i]);
+            more = fmaxf(more, s[4 * j + 2 * i + 1]);
+        }
+        most = fmaxf(top[i], quad_max(fmaxf(most, more)));
+        float base = most == NEGATIVE_INFINITY ? 0.f : most * scale_log2;
+        shrink[i] = exp2_fast(top[i] * scale_log2 - base);
+        top[i] = most;
+        float here = 0.f, there = 0.f;
+#pragma unroll
+        for (int j = 0; j < S / 4; ++j) {
+            here += s[4 * j + 2 * i] = exp2_fast(s[4 * j + 2 * i] * scale_log2 - base);
+            there += s[4 * j + 2 * i + 1] = exp2_fast(s[4 * j + 2 * i + 1] * scale_log2 - base);
+        }
+        sum[i] = sum[i] * shrink[i] + (here + there);
+    }
+}
+
+DEVICE void narrow(u32 (&w)[PS], const float (&s)[S]) {
+#pragma unroll
+    for (int j = 0; j < PS; ++j) w[j] = pack(s[2 * j], s[2 * j + 1]);
+}
+
+// The four lanes of a quad hold two neighbouring columns in each of four groups of eight: afterwards each lane
+// holds one group.
+DEVICE void transpose_quad(u32 (&w)[4]) {
+    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        u32 other = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
+        (odd ? w[i] : w[i + 1]) = other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        u32 other = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
+        (high ? w[i] : w[i + 2]) = other;
+    }
+}
+
+// Before V is read. Both warpgroups clear the whole tile, each for itself.
+DEVICE void clear_unseen(u32 v_tile, int start, int first_key, int seq_len) {
+    if (start + TILE <= seq_len && start >= first_key) return;
+    int key = start + threadIdx.x % 128;
+    if (key < start + TILE && (key >= seq_len || key < first_key)) clear_row(v_tile, key - start);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    threads_sync(3 + threadIdx.x / 128, 128);
+}
+
+DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const Work* slots, Barriers* b) {
+    int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+    int rows[2] = {(int)(threadIdx.x / 32) * 16 + lane / 4, (int)(threadIdx.x / 32) * 16 + lane / 4 + 8};
+    u64 q_desc = ROWS_DESC | address_desc(q_tile + group * 64 * 128);
+    int mine = 1 + group, others = 2 - group;
+    if (PING_PONG && group == 1) threads_arrive(others, CONSUMERS);  // the first warpgroup begins
+    u32 stage = 0, phase = 0;
+    float s[S], o[O], top[2], sum[2], shrink[2];
+    u32 w[PS];
+
+    for (u32 turn = 0;; ++turn) {
+        u32 slot = turn % 2;
+        barrier_wait(shared_address(&b->work_full[slot]), (turn / 2) % 2);
+        const Work& work = slots[slot];
+        int blocks = work.blocks;
+        if (blocks < 0) break;
+        int kv_head = work.kv_head, first_block = work.first_block, first_key = work.first_key;
+        int seq_len = work.seq_len, first_token = work.first_token;
+        int tokens = work.query_len - work.first_query;
+        int position = seq_len - tokens;
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&b->work_empty[slot]));
+        int last[2] = {position + rows[0] / GROUP, position + rows[1] / GROUP};
+
+        int block = blocks - 1;
+        barrier_wait(shared_address(&b->q_full), turn % 2);
+        barrier_wait(shared_address(&b->k_full[stage]), phase);
+        if (PING_PONG) threads_sync(mine, CONSUMERS);
+        issue_scores(s, q_desc, k_tiles + stage * TILE_BYTES);
+        if (PING_PONG) threads_arrive(others, CONSUMERS);
+        wgmma_wait<0>(s);
+        if (lane == 0) barrier_arrive(shared_address(&b->k_empty[stage]));
+        mask(s, block * TILE, last, p.window);
+        top[0] = top[1] = NEGATIVE_INFINITY;
+        sum[0] = sum[1] = 0.f;
+        soften(s, top, sum, shrink, p.scale_log2);
+        narrow(w, s);
+
+        // `block` has its weights: its values come with the scores of the block before it.
+        int adds = 0;
+        for (; block > first_block; --block) {
+            u32 v_stage = stage, v_phase = phase;
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+            barrier_wait(shared_address(&b->k_full[stage]), phase);
+            if (PING_PONG) threads_sync(mine, CONSUMERS);
+            issue_scores(s, q_desc, k_tiles + stage * TILE_BYTES);
+            barrier_wait(shared_address(&b->v_full[v_stage]), v_phase);
+            u32 v_tile = v_tiles + v_stage * TILE_BYTES;
+            clear_unseen(v_tile, block * TILE, first_key, seq_len);
+            issue_values(o, w, v_tile, adds);
+            adds = 1;
+            if (PING_PONG) threads_arrive(others, CONSUMERS);
+            wgmma_wait<1>(s);
+            if (lane == 0) barrier_arrive(shared_address(&b->k_empty[stage]));
+            int start = (block - 1) * TILE;
+            if (start + TILE - 1 > position || (WINDOWED && start <= position + TOKENS - 1 - p.window))
+                mask(s, start, last, p.window);
+            soften(s, top, sum, shrink, p.scale_log2);
+            wgmma_wait<0>(o);
+            held(w);
+            if (lane == 0) barrier_arrive(shared_address(&b->v_empty[v_stage]));
+#pragma unroll
+            for (int j = 0; j < O; ++j) o[j] *= shrink[j / 2 % 2];
+            narrow(w, s);
+        }
+        // Every score is there: the next tile's queries may come.
+        if (lane == 0) barrier_arrive(shared_address(&b->q_empty));
+        barrier_wait(shared_address(&b->v_full[stage]), phase);
+        u32 v_tile = v_tiles + stage * TILE_BYTES;
+        clear_unseen(v_tile, block * TILE, first_key, seq_len);
+        issue_values(o, w, v_tile, adds);
+        wgmma_wait<0>(o);
+        if (lane == 0) barrier_arrive(shared_address(&b->v_empty[stage]));
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            int token = rows[i] / GROUP, head = kv_head * GROUP + rows[i] % GROUP;
+            bool there = rows[i] < TOKENS * GROUP && token < tokens;
+            float total = quad_sum(sum[i]), factor;
+#if SINKS
+            float sink = sink_log2(p.sinks, there ? head : 0);
+            float high = fmaxf(top[i] * p.scale_log2, sink);
+            float part = exp2_fast(top[i] * p.scale_log2 - high);
+            factor = part / (total * part + exp2_fast(sink - high));
+#else
+            factor = 1.f / total;
+#endif
+            char* to = p.out + ((long long)(first_token + token) * p.num_kv_heads * GROUP + head) * HEAD * 2;
+#pragma unroll
+            for (int j = 0; j < O / 16; ++j) {
+                u32 word[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                    word[e] = pack(o[16 * j + 4 * e + 2 * i] * factor, o[16 * j + 4 * e + 2 * i + 1] * factor);
+                transpose_quad(word);
+                int column = 32 * j + 8 * (lane % 4);
+                if (there && column < HEAD)
+                    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                                 ::"l"(to + column * 2), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+                                 : "memory");
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const __grid_constant__ Params p) {
+    extern __shared__ char memory[];
+    __shared__ Work slots[2];
+    __shared__ Barriers b;
+    u32 q_tile = (shared_address(memory) + 1023) & ~1023u;
+    u32 k_tiles = q_tile + Q_BYTES, v_tiles = k_tiles + STAGES * TILE_BYTES;
+    if (threadIdx.x == CONSUMERS) {
+        prefetch_map(&p.q), prefetch_map(&p.k), prefetch_map(&p.v);
+        constexpr u32 WARPS = CONSUMERS / 32;
+        barrier_init(shared_address(&b.q_full), 1);
+        barrier_init(shared_address(&b.q_empty), WARPS);
+        for (int i = 0; i < 2; ++i) {
+            barrier_init(shared_address(&b.work_full[i]), 1);
+            barrier_init(shared_address(&b.work_empty[i]), WARPS);
+        }
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(shared_address(&b.k_full[i]), 1);
+            barrier_init(shared_address(&b.k_empty[i]), WARPS);
+            barrier_init(shared_address(&b.v_full[i]), 1);
+            barrier_init(shared_address(&b.v_empty[i]), WARPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x >= CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        if (threadIdx.x < CONSUMERS + 32) load(p, q_tile, k_tiles, v_tiles, slots, &b);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        attend(p, q_tile, k_tiles, v_tiles, slots, &b);
+    }
+}

@@ -1,0 +1,89 @@
+"""prefill_attention in CUDA C++ for Hopper (kernels/hopper/prefill.cu): copy engine, wgmma, one warp that loads
+and two warpgroups that attend.
+
+The lengths stay on the device: programs draw tiles of queries from a list until it ends.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastkernels.kernels import hopper
+from fastkernels.kernels.counters import zeroed
+from fastkernels.kernels.cuda_source import tensor_map
+from fastkernels.kernels.launch import ceil_div, multiprocessors
+
+ROWS = 128  # of queries and heads in a tile
+THREADS = 384
+
+
+class Shape(NamedTuple):
+    tile: int  # keys of a step
+    stages: int  # steps on their way
+    ping_pong: bool = True
+
+
+SHAPES = {64: Shape(128, 3), 128: Shape(128, 2), 192: Shape(64, 2), 256: Shape(64, 2)}  # by padded head dim
+
+
+def unsupported(
+    kernel: str,
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+    sinks_H: Tensor | None = None,
+) -> str | None:
+    return hopper.unsupported(q_THK, k_cache, v_cache, block_tables_BN, scale, sinks_H, most_heads=ROWS)
+
+
+def prefill_attention(
+    q_THK: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts_B1: Tensor,
+    seq_lens_B: Tensor,
+    block_tables_BN: Tensor,
+    scale: float,
+    window: int,
+    max_query_len: int,
+    max_seq_len: int,
+    sinks_H: Tensor | None = None,
+) -> Tensor:
+    out = torch.empty(q_THK.shape, dtype=q_THK.dtype, device=q_THK.device)
+    num_tokens, num_heads, head_dim = q_THK.shape
+    if num_tokens == 0:
+        return out
+    num_kv_heads, num_rows = k_cache.shape[2], len(seq_lens_B)
+    dims, group = hopper.padded(head_dim), num_heads // num_kv_heads
+    tokens = ROWS // group
+    tile, stages, ping_pong = SHAPES[dims]
+    constant = hopper.constants(q_THK, k_cache, tile, stages, window, sinks_H)
+    constant["PING_PONG"] = int(ping_pong)
+    shared = 2 * dims * (ROWS + 2 * stages * tile) + hopper.BARRIERS_BYTES
+    function = hopper.function("prefill", constant, shared, q_THK.device)
+    maps = [
+        tensor_map(q_THK, (2, 1, 0), (hopper.PANEL, group, tokens)),
+        hopper.cache_map(k_cache, tile),
+        hopper.cache_map(v_cache, tile),
+    ]
+    params = hopper.params(
+        maps, out=out.data_ptr(), query_starts=query_starts_B1.data_ptr(), seq_lens=seq_lens_B.data_ptr(),
+        tables=block_tables_BN.data_ptr(), sinks=hopper.address(sinks_H),
+        counters=zeroed(2, out.device).data_ptr(), scale_log2=scale * hopper.LOG2_E, num_rows=num_rows,
+        num_kv_heads=num_kv_heads, table_stride=block_tables_BN.stride(0), window=window,
+    )  # fmt: skip
+    tiles = num_kv_heads * min(
+        ceil_div(num_tokens, tokens) + num_rows, num_rows * ceil_div(max_query_len, tokens)
+    )
+    function.launch((min(tiles, multiprocessors(out.device)), 1, 1), THREADS, params, overlaps=False)
+    return out
