@@ -75,6 +75,7 @@ VARIANTS = {
     "prefill": {
         "128x3": (128, 3, True),
         "128x2-together": (128, 2, False),
+        "128x2-waits": (128, 2, True, False),
         "64x4": (64, 4, True),
     },
     "decode": {

@@ -80,5 +80,5 @@ def decode_attention(
         q_stride_t=q_BHK.stride(0), q_stride_h=q_BHK.stride(1), scale_log2=scale * hopper.LOG2_E, num_rows=batch,
         num_kv_heads=num_kv_heads, table_stride=block_tables_BN.stride(0), window=window,
     )  # fmt: skip
-    function.launch((num_kv_heads, batch, splits), THREADS, params, overlaps=False)
+    function.launch((num_kv_heads, batch, splits), THREADS, params, overlaps=True)
     return out

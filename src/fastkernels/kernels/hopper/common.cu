@@ -87,6 +87,12 @@ DEVICE void threads_arrive(int name, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 
+// Wait until the kernel ahead has ended and what it wrote can be read; then let the next one begin.
+DEVICE void follow() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // --- the copy engine ---
 
 DEVICE void copy_3d(u32 to, const TensorMap* map, u32 bar, int a, int b, int c) {

@@ -263,15 +263,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32 + 32) decode(const __gri
     extern __shared__ char memory[];
     __shared__ Barriers b;
     __shared__ Sums sums;
-    int kv_head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
-    int seq_len = p.seq_lens[row];
-    Part part = find_part(seq_len, split, gridDim.z, p.window);
-    if (part.begin >= part.end) {
-        if (split == 0)
-            for (int at = threadIdx.x; at < GROUP * HEAD / 2; at += blockDim.x)
-                ((u32*)p.out)[(long long)(row * p.num_kv_heads + kv_head) * (GROUP * HEAD / 2) + at] = 0;
-        return;
-    }
     u32 k_tiles = (shared_address(memory) + 1023) & ~1023u;
     u32 v_tiles = k_tiles + STAGES * TILE_BYTES;
     if (threadIdx.x == WARPS * 32) {
@@ -285,6 +276,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32 + 32) decode(const __gri
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
+    follow();
+    int kv_head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
+    int seq_len = p.seq_lens[row];
+    Part part = find_part(seq_len, split, gridDim.z, p.window);
+    if (part.begin >= part.end) {
+        if (split == 0)
+            for (int at = threadIdx.x; at < GROUP * HEAD / 2; at += blockDim.x)
+                ((u32*)p.out)[(long long)(row * p.num_kv_heads + kv_head) * (GROUP * HEAD / 2) + at] = 0;
+        return;
+    }
     if (threadIdx.x >= WARPS * 32)
         load(p, k_tiles, v_tiles, &b, part, row, kv_head);
     else

@@ -192,6 +192,10 @@ DEVICE void narrow(u32 (&w)[PS], const float (&s)[S]) {
     for (int j = 0; j < PS; ++j) w[j] = pack(s[2 * j], s[2 * j + 1]);
 }
 
+// What x is made of is computed here: the compiler would move it behind the wait that follows, where the tensor
+// cores idle. (x is not negative.)
+DEVICE void computed(float x) { __syncwarp(x < 0.f ? 1 : ~0u); }
+
 // The four lanes of a quad hold two neighbouring columns in each of four groups of eight: afterwards each lane
 // holds one group.
 DEVICE void transpose_quad(u32 (&w)[4]) {
@@ -275,6 +279,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
             if (start + TILE - 1 > position || (WINDOWED && start <= position + TOKENS - 1 - p.window))
                 mask(s, start, last, p.window);
             soften(s, top, sum, shrink, p.scale_log2);
+            if (BESIDE) computed(sum[0] + sum[1]);
             wgmma_wait<0>(o);
             held(w);
             if (lane == 0) barrier_arrive(shared_address(&b->v_empty[v_stage]));
@@ -348,6 +353,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const _
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads();
+    follow();
     if (threadIdx.x >= CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (threadIdx.x < CONSUMERS + 32) load(p, q_tile, k_tiles, v_tiles, slots, &b);

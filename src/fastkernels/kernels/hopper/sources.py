@@ -40,9 +40,14 @@ template <int N, int R> DEVICE void wgmma_wait(float (&r)[R]) {
 #pragma unroll
     for (int i = 0; i < R; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
+// What is made of registers so far is made before the next wait, and no earlier than the last one.
 template <int R> DEVICE void held(u32 (&r)[R]) {
 #pragma unroll
     for (int i = 0; i < R; ++i) asm volatile("" : "+r"(r[i])::"memory");
+}
+template <int R> DEVICE void held(float (&r)[R]) {
+#pragma unroll
+    for (int i = 0; i < R; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
 """
 

@@ -24,6 +24,7 @@ class Shape(NamedTuple):
     tile: int  # keys of a step
     stages: int  # steps on their way
     ping_pong: bool = True
+    beside: bool = True
 
 
 SHAPES = {64: Shape(128, 3), 128: Shape(128, 2), 192: Shape(64, 2), 256: Shape(64, 2)}  # by padded head dim
@@ -66,9 +67,9 @@ def prefill_attention(
     num_kv_heads, num_rows = k_cache.shape[2], len(seq_lens_B)
     dims, group = hopper.padded(head_dim), num_heads // num_kv_heads
     tokens = ROWS // group
-    tile, stages, ping_pong = SHAPES[dims]
+    tile, stages, ping_pong, beside = SHAPES[dims]
     constant = hopper.constants(q_THK, k_cache, tile, stages, window, sinks_H)
-    constant["PING_PONG"] = int(ping_pong)
+    constant |= {"PING_PONG": int(ping_pong), "BESIDE": int(beside)}
     shared = 2 * dims * (ROWS + 2 * stages * tile) + hopper.BARRIERS_BYTES
     function = hopper.function("prefill", constant, shared, q_THK.device)
     maps = [
@@ -85,5 +86,5 @@ def prefill_attention(
     tiles = num_kv_heads * min(
         ceil_div(num_tokens, tokens) + num_rows, num_rows * ceil_div(max_query_len, tokens)
     )
-    function.launch((min(tiles, multiprocessors(out.device)), 1, 1), THREADS, params, overlaps=False)
+    function.launch((min(tiles, multiprocessors(out.device)), 1, 1), THREADS, params, overlaps=True)
     return out
