@@ -135,15 +135,14 @@ DEVICE void load_tile(u32 to, const TensorMap* map, u32 bar, Page page, int kv_h
     }
 }
 
-// Rows of a tile of V that nothing loaded, or that lie behind the row's end: weights of 0 times what is there
-// must be 0.
-DEVICE void clear_row(u32 tile, int row) {
+// Zeros in rows from .. to - 1 of a tile of V that nothing loaded, or that no query may see: weights of 0 times what
+// is there must be 0. By `threads` threads, of which this is number `thread`.
+DEVICE void clear_rows(u32 tile, int from, int to, int thread, int threads) {
+    for (int row = from + thread / 8; row < to; row += threads / 8)
 #pragma unroll
-    for (int panel = 0; panel < PANELS; ++panel)
-#pragma unroll
-        for (int at = 0; at < 128; at += 16)
+        for (int panel = 0; panel < PANELS; ++panel)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};"
-                         ::"r"(tile + panel * PANEL_BYTES + row * 128 + at), "r"(0) : "memory");
+                         ::"r"(tile + panel * PANEL_BYTES + row * 128 + thread % 8 * 16), "r"(0) : "memory");
 }
 
 // --- arithmetic ---

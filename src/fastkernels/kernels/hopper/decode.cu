@@ -153,7 +153,9 @@ DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part 
         tile = v_tiles + stage * TILE_BYTES;
         barrier_wait(shared_address(&b->v_full[stage]), phase);
         if (edge) {
-            if (lane < KEYS && (key + lane >= part.end || key + lane < part.first)) clear_row(tile, warp * KEYS + lane);
+            int base = warp * KEYS;
+            clear_rows(tile, base, base + min(part.first - key, KEYS), lane, 32);
+            clear_rows(tile, base + max(part.end - key, 0), base + KEYS, lane, 32);
             __syncwarp();
         }
 #pragma unroll

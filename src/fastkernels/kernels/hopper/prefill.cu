@@ -11,8 +11,10 @@ constexpr u32 Q_BYTES = PANELS * Q_PANEL_BYTES;
 constexpr int CONSUMERS = 256;
 
 struct Work {
-    int row, kv_head, first_query, query_len, seq_len, first_token, first_key, blocks;  // blocks < 0: no more
-    int first_block, unused[7];
+    int row, kv_head;
+    int tokens, first_token;  // of the row from this tile on; the tile's first in the batch
+    int position, first_key, end;  // of the first token; keys that any token sees
+    int first_block, blocks;  // steps first_block .. blocks - 1; blocks < 0: no more work
 };
 
 struct Barriers {
@@ -56,16 +58,16 @@ DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int o
     int lane = __popc(__ballot_sync(~0u, rows.ends <= at));
     int count = __shfl_sync(~0u, rows.count, lane), ends = __shfl_sync(~0u, rows.ends, lane);
     work.row = rows.chunk * 32 + lane;
-    work.query_len = __shfl_sync(~0u, rows.length, lane);
+    int query_len = __shfl_sync(~0u, rows.length, lane);
     // A row's last tile sees the most keys: it comes first.
-    work.first_query = (ends - 1 - at) * TOKENS;
-    work.first_token = __shfl_sync(~0u, rows.start, lane) - origin + work.first_query;
-    work.seq_len = p.seq_lens[work.row];
-    int position = work.seq_len - work.query_len + work.first_query;
-    int last = min(position + TOKENS, work.seq_len) - 1;
-    work.first_key = WINDOWED ? max(position - p.window + 1, 0) : 0;
+    int first_query = (ends - 1 - at) * TOKENS;
+    work.tokens = query_len - first_query;
+    work.first_token = __shfl_sync(~0u, rows.start, lane) - origin + first_query;
+    work.position = p.seq_lens[work.row] - work.tokens;
+    work.end = work.position + min(TOKENS, work.tokens);
+    work.first_key = WINDOWED ? max(work.position - p.window + 1, 0) : 0;
     work.first_block = work.first_key / TILE;
-    work.blocks = last / TILE + 1;
+    work.blocks = (work.end + TILE - 1) / TILE;
     return true;
 }
 
@@ -90,7 +92,7 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
         if (lane == 0) ticket = atomicAdd(p.counters, 1) + gridDim.x;  // long before it is needed
 
         const int* table = p.tables + (long long)work.row * p.table_stride;
-        Page next = find_page(table, (work.blocks - 1) * TILE, work.first_key, work.seq_len);
+        Page next = find_page(table, (work.blocks - 1) * TILE, work.first_key, work.end);
         barrier_wait(shared_address(&b->q_empty), (turn + 1) % 2);
         u32 bar = shared_address(&b->q_full);
         if (lane == 0) barrier_expect(bar, PANELS * GROUP * TOKENS * 128);
@@ -100,7 +102,7 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
         for (int block = work.blocks - 1; block >= work.first_block; --block) {
             Page page = next;
             if (block > work.first_block)
-                next = find_page(table, (block - 1) * TILE, work.first_key, work.seq_len);
+                next = find_page(table, (block - 1) * TILE, work.first_key, work.end);
             barrier_wait(shared_address(&b->k_empty[stage]), phase);
             load_tile(k_tiles + stage * TILE_BYTES, &p.k, shared_address(&b->k_full[stage]), page, work.kv_head);
             barrier_wait(shared_address(&b->v_empty[stage]), phase);
@@ -116,15 +118,15 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
     }
 }
 
-constexpr int S = TILE / 2;  // scores of a thread: two rows, a quarter of the keys
-constexpr int O = DIMS / 2;
-constexpr int PS = TILE / 4;
+constexpr int SCORES = TILE / 2;  // of a thread: two rows, a quarter of the keys
+constexpr int WEIGHTS = TILE / 4;  // registers of two
+constexpr int OUTPUTS = DIMS / 2;
 
 constexpr u64 ROWS_DESC = (1ull << 62) | (64ull << 32) | (1ull << 16);  // 128-byte swizzle, rows of 64 elements
 constexpr u64 COLUMNS_DESC = (1ull << 62) | (64ull << 32) | ((u64)(PANEL_BYTES >> 4) << 16);
 DEVICE u64 address_desc(u32 address) { return (address & 0x3FFFF) >> 4; }
 
-DEVICE void issue_scores(float (&s)[S], u64 q_desc, u32 k_tile) {
+template <int S> DEVICE void issue_scores(float (&s)[S], u64 q_desc, u32 k_tile) {
     u64 k_desc = ROWS_DESC | address_desc(k_tile);
     wgmma_fence();
 #pragma unroll
@@ -136,18 +138,19 @@ DEVICE void issue_scores(float (&s)[S], u64 q_desc, u32 k_tile) {
     wgmma_commit();
 }
 
-DEVICE void issue_values(float (&o)[O], u32 (&w)[PS], u32 v_tile, int adds) {
+DEVICE void issue_values(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], u32 v_tile, int adds, bool half) {
     u64 v_desc = COLUMNS_DESC | address_desc(v_tile);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < TILE / 16; ++step)
+        if (step < TILE / 32 || !half)
         wgmma_values(o, w[4 * step], w[4 * step + 1], w[4 * step + 2], w[4 * step + 3], v_desc + step * 128,
                      step > 0 ? 1 : adds);
     wgmma_commit();
 }
 
 // Scores of keys that a row does not see become -inf. last[i]: the last key that the thread's row i sees.
-DEVICE void mask(float (&s)[S], int start, const int (&last)[2], int window) {
+template <int S> DEVICE void mask(float (&s)[S], int start, const int (&last)[2], int window) {
     int column = 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -164,6 +167,7 @@ DEVICE void mask(float (&s)[S], int start, const int (&last)[2], int window) {
 }
 
 // Scores become weights; top and sum of both rows move on. shrink: what is there already counts for.
+template <int S>
 DEVICE void soften(float (&s)[S], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -187,9 +191,9 @@ DEVICE void soften(float (&s)[S], float (&top)[2], float (&sum)[2], float (&shri
     }
 }
 
-DEVICE void narrow(u32 (&w)[PS], const float (&s)[S]) {
+template <int S> DEVICE void narrow(u32 (&w)[WEIGHTS], const float (&s)[S]) {
 #pragma unroll
-    for (int j = 0; j < PS; ++j) w[j] = pack(s[2 * j], s[2 * j + 1]);
+    for (int j = 0; j < S / 2; ++j) w[j] = pack(s[2 * j], s[2 * j + 1]);
 }
 
 // What x is made of is computed here: the compiler would move it behind the wait that follows, where the tensor
@@ -212,13 +216,32 @@ DEVICE void transpose_quad(u32 (&w)[4]) {
     }
 }
 
-// Before V is read. Both warpgroups clear the whole tile, each for itself.
-DEVICE void clear_unseen(u32 v_tile, int start, int first_key, int seq_len) {
-    if (start + TILE <= seq_len && start >= first_key) return;
-    int key = start + threadIdx.x % 128;
-    if (key < start + TILE && (key >= seq_len || key < first_key)) clear_row(v_tile, key - start);
+// Before V is read: of the tile that begins at key `start` what lies outside keys first .. end - 1. Both warpgroups
+// clear all of it, each for itself.
+DEVICE void clear_unseen(u32 v_tile, int start, int width, int first, int end) {
+    if (start + width <= end && start >= first) return;
+    int thread = threadIdx.x % 128;
+    clear_rows(v_tile, 0, first - start, thread, 128);
+    clear_rows(v_tile, max(end - start, 0), width, thread, 128);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     threads_sync(3 + threadIdx.x / 128, 128);
+}
+
+// The first step of a tile: scores of its first 2 S keys, and their weights.
+template <int S>
+DEVICE void begin(u32 (&w)[WEIGHTS], float (&top)[2], float (&sum)[2], u64 q_desc, u32 k_tile, int start,
+                  const int (&last)[2], const Params& p, int mine, int others, u32 k_empty) {
+    float s[S], shrink[2];
+    if (PING_PONG) threads_sync(mine, CONSUMERS);
+    issue_scores(s, q_desc, k_tile);
+    if (PING_PONG) threads_arrive(others, CONSUMERS);
+    wgmma_wait<0>(s);
+    if (threadIdx.x % 32 == 0) barrier_arrive(k_empty);
+    mask(s, start, last, p.window);
+    top[0] = top[1] = NEGATIVE_INFINITY;
+    sum[0] = sum[1] = 0.f;
+    soften(s, top, sum, shrink, p.scale_log2);
+    narrow(w, s);
 }
 
 DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const Work* slots, Barriers* b) {
@@ -228,8 +251,8 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
     int mine = 1 + group, others = 2 - group;
     if (PING_PONG && group == 1) threads_arrive(others, CONSUMERS);  // the first warpgroup begins
     u32 stage = 0, phase = 0;
-    float s[S], o[O], top[2], sum[2], shrink[2];
-    u32 w[PS];
+    float s[SCORES], o[OUTPUTS], top[2], sum[2], shrink[2];
+    u32 w[WEIGHTS];
 
     for (u32 turn = 0;; ++turn) {
         u32 slot = turn % 2;
@@ -238,9 +261,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         int blocks = work.blocks;
         if (blocks < 0) break;
         int kv_head = work.kv_head, first_block = work.first_block, first_key = work.first_key;
-        int seq_len = work.seq_len, first_token = work.first_token;
-        int tokens = work.query_len - work.first_query;
-        int position = seq_len - tokens;
+        int tokens = work.tokens, first_token = work.first_token, position = work.position, end = work.end;
         __syncwarp();
         if (lane == 0) barrier_arrive(shared_address(&b->work_empty[slot]));
         int last[2] = {position + rows[0] / GROUP, position + rows[1] / GROUP};
@@ -248,16 +269,12 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         int block = blocks - 1;
         barrier_wait(shared_address(&b->q_full), turn % 2);
         barrier_wait(shared_address(&b->k_full[stage]), phase);
-        if (PING_PONG) threads_sync(mine, CONSUMERS);
-        issue_scores(s, q_desc, k_tiles + stage * TILE_BYTES);
-        if (PING_PONG) threads_arrive(others, CONSUMERS);
-        wgmma_wait<0>(s);
-        if (lane == 0) barrier_arrive(shared_address(&b->k_empty[stage]));
-        mask(s, block * TILE, last, p.window);
-        top[0] = top[1] = NEGATIVE_INFINITY;
-        sum[0] = sum[1] = 0.f;
-        soften(s, top, sum, shrink, p.scale_log2);
-        narrow(w, s);
+        u32 k_tile = k_tiles + stage * TILE_BYTES, k_empty = shared_address(&b->k_empty[stage]);
+        bool half = HALF_STEP && block * TILE + TILE / 2 >= end;
+        if (half)
+            begin<SCORES / 2>(w, top, sum, q_desc, k_tile, block * TILE, last, p, mine, others, k_empty);
+        else
+            begin<SCORES>(w, top, sum, q_desc, k_tile, block * TILE, last, p, mine, others, k_empty);
 
         // `block` has its weights: its values come with the scores of the block before it.
         int adds = 0;
@@ -269,9 +286,10 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
             issue_scores(s, q_desc, k_tiles + stage * TILE_BYTES);
             barrier_wait(shared_address(&b->v_full[v_stage]), v_phase);
             u32 v_tile = v_tiles + v_stage * TILE_BYTES;
-            clear_unseen(v_tile, block * TILE, first_key, seq_len);
-            issue_values(o, w, v_tile, adds);
+            clear_unseen(v_tile, block * TILE, half ? TILE / 2 : TILE, first_key, end);
+            issue_values(o, w, v_tile, adds, half);
             adds = 1;
+            half = false;
             if (PING_PONG) threads_arrive(others, CONSUMERS);
             wgmma_wait<1>(s);
             if (lane == 0) barrier_arrive(shared_address(&b->k_empty[stage]));
@@ -284,15 +302,15 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
             held(w);
             if (lane == 0) barrier_arrive(shared_address(&b->v_empty[v_stage]));
 #pragma unroll
-            for (int j = 0; j < O; ++j) o[j] *= shrink[j / 2 % 2];
+            for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
             narrow(w, s);
         }
         // Every score is there: the next tile's queries may come.
         if (lane == 0) barrier_arrive(shared_address(&b->q_empty));
         barrier_wait(shared_address(&b->v_full[stage]), phase);
         u32 v_tile = v_tiles + stage * TILE_BYTES;
-        clear_unseen(v_tile, block * TILE, first_key, seq_len);
-        issue_values(o, w, v_tile, adds);
+        clear_unseen(v_tile, block * TILE, half ? TILE / 2 : TILE, first_key, end);
+        issue_values(o, w, v_tile, adds, half);
         wgmma_wait<0>(o);
         if (lane == 0) barrier_arrive(shared_address(&b->v_empty[stage]));
         if (++stage == STAGES) stage = 0, phase ^= 1;
@@ -312,7 +330,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
 #endif
             char* to = p.out + ((long long)(first_token + token) * p.num_kv_heads * GROUP + head) * HEAD * 2;
 #pragma unroll
-            for (int j = 0; j < O / 16; ++j) {
+            for (int j = 0; j < OUTPUTS / 16; ++j) {
                 u32 word[4];
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
@@ -355,10 +373,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const _
     __syncthreads();
     follow();
     if (threadIdx.x >= CONSUMERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         if (threadIdx.x < CONSUMERS + 32) load(p, q_tile, k_tiles, v_tiles, slots, &b);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         attend(p, q_tile, k_tiles, v_tiles, slots, &b);
     }
 }

@@ -22,19 +22,14 @@ def _tensor_cores(tile: int, dims: int, half: str) -> str:
 
     The instruction names every register, so that its text depends on the shape.
     """
-    return "\n".join([_FENCES, _wait(), _product("wgmma_scores", tile, half, registers=False),
+    return "\n".join([_FENCES, *(_product("wgmma_scores", n, half, registers=False) for n in (tile, tile // 2)),
                       _product("wgmma_values", dims, half, registers=True)])  # fmt: skip
 
 
 _FENCES = """
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-"""
-
-
-def _wait() -> str:
-    """wgmma_wait<n>(registers): until at most n groups are on their way; the registers are read after it."""
-    return """
+// Until at most N groups are on their way; the registers are read after it.
 template <int N, int R> DEVICE void wgmma_wait(float (&r)[R]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 #pragma unroll

@@ -25,6 +25,7 @@ class Shape(NamedTuple):
     stages: int  # steps on their way
     ping_pong: bool = True
     beside: bool = True
+    half: bool = True
 
 
 SHAPES = {64: Shape(128, 3), 128: Shape(128, 2), 192: Shape(64, 2), 256: Shape(64, 2)}  # by padded head dim
@@ -67,9 +68,9 @@ def prefill_attention(
     num_kv_heads, num_rows = k_cache.shape[2], len(seq_lens_B)
     dims, group = hopper.padded(head_dim), num_heads // num_kv_heads
     tokens = ROWS // group
-    tile, stages, ping_pong, beside = SHAPES[dims]
+    tile, stages, ping_pong, beside, half = SHAPES[dims]
     constant = hopper.constants(q_THK, k_cache, tile, stages, window, sinks_H)
-    constant |= {"PING_PONG": int(ping_pong), "BESIDE": int(beside)}
+    constant |= {"PING_PONG": int(ping_pong), "BESIDE": int(beside), "HALF_STEP": int(half)}
     shared = 2 * dims * (ROWS + 2 * stages * tile) + hopper.BARRIERS_BYTES
     function = hopper.function("prefill", constant, shared, q_THK.device)
     maps = [
