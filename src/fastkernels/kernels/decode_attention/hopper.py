@@ -15,12 +15,22 @@ from fastkernels.kernels.launch import ceil_div, multiprocessors
 
 MOST_HEADS = 16
 THREADS = 160
+MOST_SPLITS = 64
 
 
 class Shape(NamedTuple):
     tile: int  # keys of a step
     stages: int  # steps on their way
     resident: int  # programs of a multiprocessor
+
+
+def options(shape: Shape) -> dict[str, int]:
+    """What a shape fixes of the kernel besides its tile."""
+    return {"MIN_SPLIT": shape.tile}
+
+
+def shared_bytes(dims: int, shape: Shape) -> int:
+    return 4 * dims * shape.stages * shape.tile + hopper.ALIGNMENT
 
 
 SHAPES = {64: Shape(128, 3, 2), 128: Shape(64, 3, 2), 192: Shape(64, 2, 2), 256: Shape(64, 2, 1)}
@@ -57,22 +67,20 @@ def decode_attention(
     if batch == 0:
         return out
     num_kv_heads, dims = k_cache.shape[2], hopper.padded(head_dim)
-    tile, stages, resident = SHAPES[dims]
-    longest = min(max_seq_len, window + tile) if window else max_seq_len
-    wanted = resident * multiprocessors(out.device) // (batch * num_kv_heads)
-    splits = max(1, min(wanted, ceil_div(longest, tile)))
+    shape = SHAPES[dims]
+    longest = min(max_seq_len, window + shape.tile) if window else max_seq_len
+    wanted = shape.resident * multiprocessors(out.device) // (batch * num_kv_heads)
+    splits = max(1, min(wanted, MOST_SPLITS, ceil_div(longest, shape.tile)))
     split_out = split_lse = counters = None
     if splits > 1:
         parts = (batch, splits, num_heads)
         split_out = torch.empty((*parts, head_dim), dtype=torch.float32, device=out.device)
         split_lse = torch.empty(parts, dtype=torch.float32, device=out.device)
         counters = zeroed(batch * num_kv_heads, out.device)
-    constant = hopper.constants(q_BHK, k_cache, tile, stages, window, sinks_H)
-    constant["MIN_SPLIT"] = tile
-    shared = 4 * dims * stages * tile + hopper.BARRIERS_BYTES
-    function = hopper.function("decode", constant, shared, q_BHK.device)
+    constant = hopper.constants(q_BHK, k_cache, shape.tile, shape.stages, window, sinks_H)
+    function = hopper.function("decode", constant | options(shape), shared_bytes(dims, shape), q_BHK.device)
     # No map of queries: they are read as they lie.
-    cache_maps = [hopper.cache_map(cache, tile) for cache in (k_cache, v_cache)]
+    cache_maps = [hopper.cache_map(cache, shape.tile) for cache in (k_cache, v_cache)]
     params = hopper.params(
         [cache_maps[0], *cache_maps], out=out.data_ptr(), query=q_BHK.data_ptr(), seq_lens=seq_lens_B.data_ptr(),
         tables=block_tables_BN.data_ptr(), sinks=hopper.address(sinks_H), counters=hopper.address(counters),

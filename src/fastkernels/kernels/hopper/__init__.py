@@ -18,7 +18,7 @@ from fastkernels.kernels.hopper.sources import source
 
 HEAD_DIMS = (64, 256)  # from, to
 PANEL = 64  # elements of a row of a swizzled tile
-BARRIERS_BYTES = 1024  # to align tiles
+ALIGNMENT = 1024  # bytes, of tiles in shared memory
 
 
 class _Fields(ctypes.Structure):

@@ -7,6 +7,7 @@
 constexpr int WARPS = 4;
 constexpr int KEYS = TILE / WARPS;  // of a tile, one warp's
 constexpr int CHUNK = KEYS / 8;
+constexpr int TOGETHER = 16;  // parts of a row that a thread reads at once
 static_assert(GROUP <= 16 && KEYS >= 16, "16 rows of queries, 16 keys of a matrix product");
 
 struct Barriers {
@@ -241,19 +242,30 @@ DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part 
     }
     threads_sync(1, WARPS * 32);
     if (!sums->last) return;
+    // Weights of the parts first, side by side: each read of what others left takes as long as many.
     const float* lse = p.split_lse + (long long)unit * splits * GROUP;
     const float* from = p.split_out + (long long)unit * splits * GROUP * HEAD;
+    for (int at = threadIdx.x; at < part.used * GROUP; at += WARPS * 32) parts[at] = __ldcg(lse + at);
+    threads_sync(1, WARPS * 32);
     for (int at = threadIdx.x; at < GROUP * QUADS; at += WARPS * 32) {
         int head = at / QUADS, dim = at % QUADS * 4;
         float high = NEGATIVE_INFINITY;
-        for (int i = 0; i < part.used; ++i) high = fmaxf(high, __ldcg(lse + i * GROUP + head));
+        for (int i = 0; i < part.used; ++i) high = fmaxf(high, parts[i * GROUP + head]);
         float total = 0.f, x[4] = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll 8
-        for (int i = 0; i < part.used; ++i) {
-            float weight = exp2_fast(__ldcg(lse + i * GROUP + head) - high);
-            total += weight;
-            float4 y = __ldcg((const float4*)(from + (i * GROUP + head) * HEAD + dim));
-            x[0] += weight * y.x, x[1] += weight * y.y, x[2] += weight * y.z, x[3] += weight * y.w;
+        for (int first = 0; first < part.used; first += TOGETHER) {
+            float4 y[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i)
+                if (first + i < part.used)
+                    y[i] = __ldcg((const float4*)(from + ((first + i) * GROUP + head) * HEAD + dim));
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i)
+                if (first + i < part.used) {
+                    float weight = exp2_fast(parts[(first + i) * GROUP + head] - high);
+                    total += weight;
+                    x[0] += weight * y[i].x, x[1] += weight * y[i].y;
+                    x[2] += weight * y[i].z, x[3] += weight * y[i].w;
+                }
         }
         float factor = 1.f / total;
         *(uint2*)(out + head * HEAD + dim) =

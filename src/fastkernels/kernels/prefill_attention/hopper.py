@@ -28,6 +28,19 @@ class Shape(NamedTuple):
     half: bool = True
 
 
+def options(shape: Shape) -> dict[str, int]:
+    """What a shape fixes of the kernel besides its tile."""
+    return {
+        "PING_PONG": int(shape.ping_pong),
+        "BESIDE": int(shape.beside),
+        "HALF_STEP": int(shape.half),
+    }
+
+
+def shared_bytes(dims: int, shape: Shape) -> int:
+    return 2 * dims * (ROWS + 2 * shape.stages * shape.tile) + hopper.ALIGNMENT
+
+
 SHAPES = {64: Shape(128, 3), 128: Shape(128, 2), 192: Shape(64, 2), 256: Shape(64, 2)}  # by padded head dim
 
 
@@ -68,15 +81,13 @@ def prefill_attention(
     num_kv_heads, num_rows = k_cache.shape[2], len(seq_lens_B)
     dims, group = hopper.padded(head_dim), num_heads // num_kv_heads
     tokens = ROWS // group
-    tile, stages, ping_pong, beside, half = SHAPES[dims]
-    constant = hopper.constants(q_THK, k_cache, tile, stages, window, sinks_H)
-    constant |= {"PING_PONG": int(ping_pong), "BESIDE": int(beside), "HALF_STEP": int(half)}
-    shared = 2 * dims * (ROWS + 2 * stages * tile) + hopper.BARRIERS_BYTES
-    function = hopper.function("prefill", constant, shared, q_THK.device)
+    shape = SHAPES[dims]
+    constant = hopper.constants(q_THK, k_cache, shape.tile, shape.stages, window, sinks_H)
+    function = hopper.function("prefill", constant | options(shape), shared_bytes(dims, shape), q_THK.device)
     maps = [
         tensor_map(q_THK, (2, 1, 0), (hopper.PANEL, group, tokens)),
-        hopper.cache_map(k_cache, tile),
-        hopper.cache_map(v_cache, tile),
+        hopper.cache_map(k_cache, shape.tile),
+        hopper.cache_map(v_cache, shape.tile),
     ]
     params = hopper.params(
         maps, out=out.data_ptr(), query_starts=query_starts_B1.data_ptr(), seq_lens=seq_lens_B.data_ptr(),
