@@ -2,9 +2,9 @@
 
     python benchmarks/attention_vs_fa3.py OUT.json [--variants] [--beside triton,flashinfer] [--no-checks]
 
-First every check: against float64, over caches whose unseen slots are NaN. A child process runs them, so that a
-kernel that hangs or faults costs one check; then times, by CUDA graphs, the median. FlashAttention-3 is that of
-vllm.vllm_flash_attn, where it can be imported. `--variants` times other tile shapes, too.
+First every check: against float64, over caches whose unseen slots are NaN. A child process runs them, so that
+a kernel that hangs or faults costs one check; then times, by CUDA graphs, the median. FlashAttention-3 is
+that of vllm.vllm_flash_attn, where it can be imported. `--variants` times other tile shapes, too.
 """
 
 from __future__ import annotations
@@ -26,10 +26,22 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 PATIENCE = 20.0  # seconds without a line from the child
 FIRST_PATIENCE = 60.0  # imports and CUDA's start
-HEADS, KV_HEADS, HEAD_DIM, BLOCK = 32, 8, 128, 16
-PREFILL = ((8, 1024), (16, 512), (1, 4096), (64, 128), (1, 512))
-DECODE = ((1, 8192), (1, 2048), (1, 256), (8, 1024), (4, 8192), (32, 256), (128, 1024), (256, 768))
+BLOCK = 16
+# (query heads, key/value heads, head dimension, sliding window or 0) of registered models.
+LLAMA, MIXTRAL, QWEN2_VL = (32, 8, 128, 0), (32, 8, 128, 4096), (28, 4, 128, 0)
+GPT_OSS, GEMMA, QWEN3_NEXT = (64, 8, 64, 128), (16, 8, 256, 1024), (16, 2, 256, 0)
+PREFILL = (
+    *((*LLAMA, *batch) for batch in ((8, 1024), (16, 512), (1, 4096), (64, 128), (1, 512))),
+    (*MIXTRAL, 1, 8192), (*QWEN2_VL, 4, 1024), (*GPT_OSS, 4, 2048), (64, 8, 64, 0, 4, 2048),
+    (*GEMMA, 4, 2048), (*QWEN3_NEXT, 4, 2048),
+)  # fmt: skip
+DECODE = (
+    *((*LLAMA, *batch) for batch in ((1, 8192), (1, 2048), (1, 256), (8, 1024), (4, 8192), (32, 256))),
+    (*LLAMA, 128, 1024), (*LLAMA, 256, 768), (64, 8, 64, 0, 1, 8192), (*GEMMA, 1, 8192),
+    (*QWEN3_NEXT, 1, 8192), (*QWEN3_NEXT, 32, 1024),
+)  # fmt: skip
 BIG = {"heads": (32, 8), "head_dim": 128}
+FIFTY = [7 * n % 41 for n in range(50)]
 CHECKS = {
     "prefill": {
         "one-tile": dict(query_lens=[20], seq_lens=[20], **BIG),
@@ -37,36 +49,38 @@ CHECKS = {
         "many-rows": dict(query_lens=[5, 1, 133, 16], seq_lens=[5, 1, 133, 16], **BIG),
         "chunked": dict(query_lens=[50, 1, 133], seq_lens=[1000, 640, 400], **BIG),
         "rows-without-queries": dict(query_lens=[0, 7, 0, 130, 0], seq_lens=[9, 7, 0, 200, 4], **BIG),
-        "fifty-rows": dict(query_lens=[7 * n % 41 for n in range(50)], seq_lens=[7 * n % 41 + n for n in range(50)], **BIG),
+        "fifty-rows": dict(query_lens=FIFTY, seq_lens=[n + i for i, n in enumerate(FIFTY)], **BIG),
         "window": dict(query_lens=[300, 3, 90], seq_lens=[300, 800, 1300], window=133, **BIG),
         "window-of-one": dict(query_lens=[200, 3], seq_lens=[200, 18], window=1, **BIG),
         "blocks-of-256": dict(query_lens=[9, 140], seq_lens=[9, 600], block_size=256, **BIG),
         "blocks-of-8": dict(query_lens=[9, 140], seq_lens=[9, 300], block_size=8, **BIG),
-        "no-groups": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(3, 3), head_dim=128),
-        "groups-of-7": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(14, 2), head_dim=128),
-        "head-dim-64": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 2), head_dim=64),
-        "head-dim-80": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 2), head_dim=80),
-        "head-dim-192": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 2), head_dim=192),
-        "head-dim-256": dict(query_lens=[21, 140], seq_lens=[21, 400], heads=(8, 4), head_dim=256),
+        "no-groups": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (3, 3), "head_dim": 128},
+        "groups-of-7": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (14, 2), "head_dim": 128},
+        "head-dim-64": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 2), "head_dim": 64},
+        "head-dim-80": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 2), "head_dim": 80},
+        "head-dim-192": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 2), "head_dim": 192},
+        "head-dim-256": {"query_lens": [21, 140], "seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
         "sinks": dict(query_lens=[50, 1, 133], seq_lens=[1000, 640, 400], sinks=True, **BIG),
         "sinks-window": dict(query_lens=[300, 90], seq_lens=[300, 1300], window=128, sinks=True, **BIG),
-        "long": dict(query_lens=[1500], seq_lens=[2100], heads=(8, 2), head_dim=128),
+        "long": {"query_lens": [1500], "seq_lens": [2100], "heads": (8, 2), "head_dim": 128},
     },
     "decode": {
         "one-key": dict(seq_lens=[1], **BIG),
         "one-row": dict(seq_lens=[1000], **BIG),
         "mixed": dict(seq_lens=[1, 15, 16, 17, 300, 2049], **BIG),
         "padding-rows": dict(seq_lens=[5, 0, 640, 0], **BIG),
-        "many-rows": dict(seq_lens=[7 * n % 97 + 1 for n in range(200)], heads=(4, 2), head_dim=64),
+        "many-rows": {"seq_lens": [7 * n % 97 + 1 for n in range(200)], "heads": (4, 2), "head_dim": 64},
         "window": dict(seq_lens=[3, 400, 900, 2000], window=333, **BIG),
         "window-of-one": dict(seq_lens=[1, 17, 40], window=1, **BIG),
         "blocks-of-256": dict(seq_lens=[9, 300], block_size=256, **BIG),
-        "no-groups": dict(seq_lens=[21, 400], heads=(3, 3), head_dim=128),
-        "groups-of-16": dict(seq_lens=[21, 400], heads=(16, 1), head_dim=128),
-        "head-dim-80": dict(seq_lens=[21, 400], heads=(8, 2), head_dim=80),
-        "head-dim-256": dict(seq_lens=[21, 400], heads=(8, 4), head_dim=256),
-        "sinks": dict(seq_lens=[1, 0, 400, 3000], heads=(64, 8), head_dim=64, sinks=True),
-        "sinks-window": dict(seq_lens=[3, 200, 3000], heads=(64, 8), head_dim=64, window=128, sinks=True),
+        "no-groups": {"seq_lens": [21, 400], "heads": (3, 3), "head_dim": 128},
+        "groups-of-16": {"seq_lens": [21, 400], "heads": (16, 1), "head_dim": 128},
+        "head-dim-80": {"seq_lens": [21, 400], "heads": (8, 2), "head_dim": 80},
+        "head-dim-256": {"seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
+        "sinks": {"seq_lens": [1, 0, 400, 3000], "heads": (64, 8), "head_dim": 64, "sinks": True},
+        "sinks-window": {
+            "seq_lens": [3, 200, 3000], "heads": (64, 8), "head_dim": 64, "window": 128, "sinks": True
+        },
         "long": dict(seq_lens=[8192], **BIG),
     },
 }  # fmt: skip
@@ -98,9 +112,9 @@ def say(**outcome: object) -> None:
 
 def check(kind: str, name: str) -> dict:
     import torch
+    from tests.attention_case import ROUNDING, attention_case
 
     from fastkernels.kernels import registered
-    from tests.attention_case import ROUNDING, attention_case
 
     facts = dict(CHECKS[kind][name])
     facts.setdefault("query_lens", [1] * len(facts["seq_lens"]))
@@ -137,11 +151,11 @@ def us(call: Callable[[], object]) -> float:
     return triton.testing.do_bench_cudagraph(call, rep=20, return_mode="median") * 1e3
 
 
-def paged(rows: int, length: int) -> tuple:
+def paged(rows: int, length: int, kv_heads: int, head_dim: int) -> tuple:
     import torch
 
     blocks = -(-length // BLOCK)
-    shape = (rows * blocks + 8, BLOCK, KV_HEADS, HEAD_DIM)
+    shape = (rows * blocks + 8, BLOCK, kv_heads, head_dim)
     k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in "kv")
     tables = torch.randperm(rows * blocks, device="cuda").to(torch.int32).view(rows, blocks)
     return k, v, tables
@@ -158,7 +172,17 @@ def fa3() -> Callable | None:
 
 
 def time_case(
-    kind: str, rows: int, length: int, beside: list[str], variants: bool, theirs: Callable | None
+    kind: str,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int,
+    rows: int,
+    length: int,
+    *,
+    beside: list[str],
+    variants: bool,
+    theirs: Callable | None,
 ) -> dict:
     import torch
 
@@ -168,42 +192,52 @@ def time_case(
     from fastkernels.kernels.plans import plan_scope
     from fastkernels.kernels.prefill_attention import hopper as prefill
 
-    k, v, tables = paged(rows, length)
-    queries, scale = (length if kind == "prefill" else 1), HEAD_DIM**-0.5
-    q = torch.randn(rows * queries, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+    k, v, tables = paged(rows, length, kv_heads, head_dim)
+    queries, scale = (length if kind == "prefill" else 1), head_dim**-0.5
+    q = torch.randn(rows * queries, heads, head_dim, device="cuda", dtype=torch.bfloat16)
     starts = torch.arange(0, rows * queries + 1, queries, device="cuda", dtype=torch.int32)
     lens = torch.full((rows,), length, device="cuda", dtype=torch.int32)
 
     def ours(impl: str | None) -> Callable[[], torch.Tensor]:
         if kind == "prefill":
             return lambda: kernels.prefill_attention(
-                q, k, v, starts, lens, tables, scale, None, queries, length, impl=impl
+                q, k, v, starts, lens, tables, scale, window or None, queries, length, impl=impl
             )
-        return lambda: kernels.decode_attention(q, k, v, lens, tables, scale, None, length, impl=impl)
+        return lambda: kernels.decode_attention(
+            q, k, v, lens, tables, scale, window or None, length, impl=impl
+        )
 
-    row: dict = {"case": f"{kind} {rows}x{length}"}
-    flops = 4 * HEADS * HEAD_DIM * rows * (length * (length + 1) / 2 if kind == "prefill" else length)
+    name = f"{kind} {rows}x{length} {heads}/{kv_heads}x{head_dim}{f' window {window}' if window else ''}"
+    row: dict = {"case": name}
+    seen = min(window or length, length)
+    pairs = length * seen - seen * (seen - 1) / 2 if kind == "prefill" else seen
+    flops = 4 * heads * head_dim * rows * pairs
     with plan_scope(frozen=True):
         out = ours("hopper")()
         row["ours_us"] = us(ours("hopper"))
         row["tflops"] = flops / row["ours_us"] / 1e6
         if theirs is not None:
-            call = lambda: theirs(q, k, v, queries, starts, length, seqused_k=lens, softmax_scale=scale, causal=True,
-                                  block_table=tables, fa_version=3)  # fmt: skip
-            row["max_diff"] = (out.float() - call().float()).abs().max().item()
-            row["fa3_us"] = us(call)
-            row["ratio"] = row["fa3_us"] / row["ours_us"]
+            call = lambda: theirs(
+                q, k, v, queries, starts, length, seqused_k=lens, softmax_scale=scale, causal=True,
+                block_table=tables, fa_version=3, window_size=[window - 1, 0] if window else [-1, -1],
+            )  # fmt: skip
+            try:
+                row["fa3_diff"] = (out.float() - call().float()).abs().max().item()
+                row["fa3_us"] = us(call)
+                row["ratio"] = row["fa3_us"] / row["ours_us"]
+            except Exception as error:
+                row["fa3_error"] = repr(error)[:200]
         for impl in beside:
             try:
                 row[f"{impl}_diff"] = (out.float() - ours(impl)().float()).abs().max().item()
                 row[f"{impl}_us"] = us(ours(impl))
             except Exception as error:
                 row[f"{impl}_error"] = repr(error)[:200]
-        if variants:
+        if variants and head_dim == 128 and not window:
             module = prefill if kind == "prefill" else decode
-            kept = module.SHAPES[HEAD_DIM]
+            kept = module.SHAPES[head_dim]
             for name, shape in VARIANTS[kind].items():
-                module.SHAPES[HEAD_DIM] = module.Shape(*shape)
+                module.SHAPES[head_dim] = module.Shape(*shape)
                 try:
                     diff = (ours("hopper")().float() - out.float()).abs().max().item()
                     row[name] = us(ours("hopper"))
@@ -211,8 +245,8 @@ def time_case(
                         row[f"{name}_diff"] = diff
                 except Exception as error:
                     row[f"{name}_error"] = repr(error)[:200]
-            module.SHAPES[HEAD_DIM] = kept
-            if kind == "decode" and rows <= 4:
+            module.SHAPES[head_dim] = kept
+            if kind == "decode" and rows == 1:
                 most = decode_triton.MAX_SPLITS
                 for splits in TRITON_SPLITS:
                     decode_triton.MAX_SPLITS = splits
@@ -346,10 +380,10 @@ def main() -> None:
 
 
 def environment() -> dict:
+    from importlib.metadata import PackageNotFoundError, version
+
     import torch
     import triton
-
-    from importlib.metadata import PackageNotFoundError, version
 
     def installed(name: str) -> str | None:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_float, c_int, c_longlong, c_void_p
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def unsupported(
     q_THK: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables_BN: Tensor, scale: float,
     sinks_H: Tensor | None, most_heads: int,
 ) -> str | None:  # fmt: skip
-    """Why neither kernel can serve a call, or None. most_heads: query heads that may share a key/value head."""
+    """Why neither kernel can serve a call, or None. most_heads: query heads of one key/value head."""
     if reason := checks.not_half(q_THK, k_cache, v_cache) or checks.not_aligned(q_THK, k_cache, v_cache):
         return reason
     if torch.cuda.get_device_capability(q_THK.device) != (9, 0):
@@ -104,7 +104,7 @@ def function(name: str, constant: dict[str, int], shared_bytes: int, device: tor
     return _function(name, tuple(constant.items()), shared_bytes, device)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _function(
     name: str, constant: tuple[tuple[str, int], ...], shared_bytes: int, device: torch.device
 ) -> Function:

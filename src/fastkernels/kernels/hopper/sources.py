@@ -1,4 +1,4 @@
-"""CUDA C++ of the Hopper kernels, made for a set of constants: the files of this folder behind a head of them."""
+"""CUDA C++ of the Hopper kernels for a set of constants: these, then the files of this folder."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _tensor_cores(tile: int, dims: int, half: str) -> str:
 
     The instruction names every register, so that its text depends on the shape.
     """
-    return "\n".join([_FENCES, *(_product("wgmma_scores", n, half, registers=False) for n in (tile, tile // 2)),
-                      _product("wgmma_values", dims, half, registers=True)])  # fmt: skip
+    scores = [_product("wgmma_scores", keys, half, registers=False) for keys in (tile, tile // 2)]
+    return "\n".join([_FENCES, *scores, _product("wgmma_values", dims, half, registers=True)])
 
 
 _FENCES = """

@@ -1,5 +1,5 @@
-"""prefill_attention in CUDA C++ for Hopper (kernels/hopper/prefill.cu): copy engine, wgmma, one warp that loads
-and two warpgroups that attend.
+"""prefill_attention in CUDA C++ for Hopper (kernels/hopper/prefill.cu): copy engine, wgmma, one warp that
+loads and two warpgroups that attend.
 
 The lengths stay on the device: programs draw tiles of queries from a list until it ends.
 """
