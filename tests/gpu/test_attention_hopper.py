@@ -1,6 +1,6 @@
 """Our CUDA C++ attention for Hopper: every limit it states is served, graphs are replayed with other lengths.
 
-The cases of test_attention_kernels.py run for it too, as for every implementation, where it does not decline them.
+The cases of test_attention_kernels.py run for it too, where it does not decline them.
 """
 
 import pytest

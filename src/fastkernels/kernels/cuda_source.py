@@ -94,7 +94,7 @@ class Function:
         _check(code_, f"{shared_bytes} bytes of shared memory for {name}")
 
     def launch(self, grid: tuple[int, int, int], threads: int, params: Params, *, overlaps: bool) -> None:
-        """On the current stream. overlaps: may begin while the kernel ahead ends, for which it waits itself."""
+        """On the current stream. overlaps: may begin before the kernel ahead ends, which it waits for."""
         stream = torch.cuda.current_stream().cuda_stream
         attribute = _Attribute(_OVERLAPS, 0, 1)
         config = _Config(
