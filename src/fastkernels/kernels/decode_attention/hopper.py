@@ -82,11 +82,12 @@ def decode_attention(
     # No map of queries: they are read as they lie.
     cache_maps = [hopper.cache_map(cache, shape.tile) for cache in (k_cache, v_cache)]
     params = hopper.params(
-        [cache_maps[0], *cache_maps], out=out.data_ptr(), query=q_BHK.data_ptr(), sinks=hopper.address(sinks_H),
-        seq_lens=seq_lens_B.data_ptr(), tables=block_tables_BN.data_ptr(), counters=hopper.address(counters),
-        split_out=hopper.address(split_out), split_lse=hopper.address(split_lse),
-        q_stride_t=q_BHK.stride(0), q_stride_h=q_BHK.stride(1), scale_log2=scale * hopper.LOG2_E, window=window,
-        num_rows=batch, num_kv_heads=num_kv_heads, table_stride=block_tables_BN.stride(0),
+        [cache_maps[0], *cache_maps], out=out.data_ptr(), query=q_BHK.data_ptr(),
+        seq_lens=seq_lens_B.data_ptr(), tables=block_tables_BN.data_ptr(), sinks=hopper.address(sinks_H),
+        counters=hopper.address(counters), split_out=hopper.address(split_out),
+        split_lse=hopper.address(split_lse), q_stride_t=q_BHK.stride(0), q_stride_h=q_BHK.stride(1),
+        scale_log2=scale * hopper.LOG2_E, window=window, num_rows=batch, num_kv_heads=num_kv_heads,
+        table_stride=block_tables_BN.stride(0),
     )  # fmt: skip
     function.launch((num_kv_heads, batch, splits), THREADS, params, overlaps=True)
     return out
