@@ -277,7 +277,7 @@ def child(jobs: list[list], beside: list[str], variants: bool) -> None:
         except Exception as error:
             outcome = {"failed": repr(error)[:1500]}
         say(job=[what, kind, *rest], seconds=round(time.perf_counter() - began, 2), **outcome)
-        if "failed" in outcome and "CUDA" in outcome["failed"] + "launch":
+        if "failed" in outcome:
             try:
                 torch.cuda.synchronize()
             except Exception:

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from fastkernels.kernels.prefill_attention import hopper as prefill
 from tests.attention_case import attention_case
 from tests.unit.kernels.hopper import MOST_SHARED
 
+MODULES: dict[str, Any] = {"prefill_attention": prefill, "decode_attention": decode}
 MULTIPROCESSOR = 228 * 1024  # bytes of shared memory; a block takes 1 KiB more than it asks for
 
 
@@ -23,12 +25,11 @@ def on_hopper(monkeypatch):
     monkeypatch.setattr(hopper, "_has_compiler", lambda: True)
 
 
-def reason(kernel: str = "prefill_attention", **facts) -> str | None:
+def reason(kernel: str = "prefill_attention", **facts: Any) -> str | None:
     facts = {"query_lens": [1, 1], "seq_lens": [9, 5], "head_dim": 128, "dtype": torch.bfloat16, **facts}
     case = attention_case(**facts)
-    args = case.decode_args if kernel == "decode_attention" else case.prefill_args
-    module = decode if kernel == "decode_attention" else prefill
-    return module.unsupported(kernel, *(0 if a is None else a for a in args))
+    args: Any = case.decode_args if kernel == "decode_attention" else case.prefill_args
+    return MODULES[kernel].unsupported(kernel, *(0 if a is None else a for a in args))
 
 
 @pytest.mark.parametrize("kernel", ["prefill_attention", "decode_attention"])
@@ -74,16 +75,16 @@ def test_shared_memory():
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-@pytest.mark.parametrize("name", ["prefill", "decode"])
+@pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("dims", [64, 128, 192, 256])
 def test_nothing_is_spilled_or_serialised(name, dims, tmp_path):
-    shape = (prefill if name == "prefill" else decode).SHAPES[dims]
+    shape = MODULES[name].SHAPES[dims]
     constant = {"DIMS": dims, "HEAD": dims, "GROUP": 4, "PAGE": 16, "WINDOWED": 1, "SINKS": 2, "BF16": 1}
     constant |= {"TILE": shape.tile, "STAGES": shape.stages}
-    constant |= prefill.options(shape) if name == "prefill" else decode.options(shape)
-    (tmp_path / "kernel.cu").write_text(source(name, constant))
+    constant |= MODULES[name].options(shape)
+    (tmp_path / "kernel.cu").write_text(source(name.removesuffix("_attention"), constant))
     command = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas=-v", "kernel.cu"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
-    spilled = int(re.search(r"(\d+) bytes spill stores", said)[1])
-    assert spilled <= (64 if (name, dims) == ("decode", 256) else 0)
+    (spilled,) = re.findall(r"(\d+) bytes spill stores", said)
+    assert int(spilled) <= (64 if (name, dims) == ("decode_attention", 256) else 0)
     assert "serialized" not in said
