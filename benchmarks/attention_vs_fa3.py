@@ -163,7 +163,8 @@ def detail(case: Any, out: Any) -> str:
     got, wanted = out[tuple(worst)], answer[tuple(worst)]
     wrong = (~((got.double() - wanted).abs() < 0.05)).nonzero().flatten().tolist()
     return (
-        f"{int(bad_TH.sum())} of {bad_TH.numel()}: tokens {tokens[:12]}.. {tokens[-1]}, heads {heads[:12]}; at {worst} "
+        f"{int(bad_TH.sum())} of {bad_TH.numel()}: tokens {tokens[:12]}.. {tokens[-1]}, heads {heads[:12]}; "
+        f"at {worst} "
         f"{len(wrong)} elements {wrong[:12]}, got {[round(x, 3) for x in got[:8].tolist()]}, "
         f"wanted {[round(x, 3) for x in wanted[:8].tolist()]}"
     )
