@@ -35,7 +35,8 @@ GPT_OSS, GEMMA, QWEN3_NEXT = (64, 8, 64, 128), (16, 8, 256, 1024), (16, 2, 256, 
 PREFILL = (
     *((*LLAMA, *batch) for batch in ((8, 1024), (16, 512), (1, 4096), (64, 128), (1, 512))),
     (*MIXTRAL, 1, 8192), (*QWEN2_VL, 4, 1024), (*GPT_OSS, 4, 2048), (64, 8, 64, 0, 4, 2048),
-    (*GEMMA, 4, 2048), (*QWEN3_NEXT, 4, 2048),
+    (*GEMMA, 4, 2048), (*QWEN3_NEXT, 4, 2048), (*LLAMA, 1, 4801, 162), (*LLAMA, 1, 1009, 239),
+    (*LLAMA, 1, 4096, 1920), (20, 20, 64, 0, 16, 4),
 )  # fmt: skip
 DECODE = (
     *((*LLAMA, *batch) for batch in ((1, 8192), (1, 2048), (1, 256), (8, 1024), (4, 8192), (32, 256))),
@@ -50,6 +51,8 @@ CHECKS = {
         "one-row": dict(query_lens=[300], seq_lens=[300], **BIG),
         "many-rows": dict(query_lens=[5, 1, 133, 16], seq_lens=[5, 1, 133, 16], **BIG),
         "chunked": dict(query_lens=[50, 1, 133], seq_lens=[1000, 640, 400], **BIG),
+        "few-of-many": dict(query_lens=[20, 162], seq_lens=[5000, 3000], **BIG),
+        "few-of-many-sinks": dict(query_lens=[20, 70], seq_lens=[2000, 3000], sinks=True, window=900, **BIG),
         "rows-without-queries": dict(query_lens=[0, 7, 0, 130, 0], seq_lens=[9, 7, 0, 200, 4], **BIG),
         "fifty-rows": dict(query_lens=FIFTY, seq_lens=[n + i for i, n in enumerate(FIFTY)], **BIG),
         "window": dict(query_lens=[300, 3, 90], seq_lens=[300, 800, 1300], window=133, **BIG),
@@ -210,6 +213,7 @@ def time_case(
     window: int,
     rows: int,
     length: int,
+    queries: int | None = None,
     *,
     beside: list[str],
     variants: bool,
@@ -224,7 +228,7 @@ def time_case(
     from fastkernels.kernels.prefill_attention import hopper as prefill
 
     k, v, tables = paged(rows, length, kv_heads, head_dim)
-    queries, scale = (length if kind == "prefill" else 1), head_dim**-0.5
+    queries, scale = (queries or length if kind == "prefill" else 1), head_dim**-0.5
     q = torch.randn(rows * queries, heads, head_dim, device="cuda", dtype=torch.bfloat16)
     starts = torch.arange(0, rows * queries + 1, queries, device="cuda", dtype=torch.int32)
     lens = torch.full((rows,), length, device="cuda", dtype=torch.int32)
@@ -238,10 +242,10 @@ def time_case(
             q, k, v, lens, tables, scale, window or None, length, impl=impl
         )
 
-    name = f"{kind} {rows}x{length} {heads}/{kv_heads}x{head_dim}{f' window {window}' if window else ''}"
+    of = f"{queries}of" if kind == "prefill" and queries < length else ""
+    name = f"{kind} {rows}x{of}{length} {heads}/{kv_heads}x{head_dim}{f' window {window}' if window else ''}"
     row: dict = {"case": name}
-    seen = min(window or length, length)
-    pairs = length * seen - seen * (seen - 1) / 2 if kind == "prefill" else seen
+    pairs = sum(min(window or length, length - i) for i in range(queries))
     flops = 4 * heads * head_dim * rows * pairs
     with plan_scope(frozen=True):
         out = ours("hopper")()

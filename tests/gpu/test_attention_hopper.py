@@ -105,7 +105,11 @@ def test_a_graph_with_other_lengths(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_long_row_and_many_rows(kernel):
-    for queries, seqs in (([900], [5000]), ([3] * 300, [n % 90 + 3 for n in range(300)])):
+    for queries, seqs in (
+        ([900], [5000]),
+        ([20, 162], [5000, 3000]),  # parts of tiles
+        ([3] * 300, [n % 90 + 3 for n in range(300)]),
+    ):
         case = make(kernel, queries, seqs, heads=(4, 1), head_dim=128)
         case.check(registered[kernel](*arguments(kernel, case), impl="hopper"))
 

@@ -39,6 +39,7 @@ class _Fields(ctypes.Structure):
         ("num_kv_heads", c_int),
         ("table_stride", c_int),
         ("window", c_int),
+        ("splits", c_int),
     ]
 
 

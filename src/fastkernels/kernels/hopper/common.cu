@@ -29,7 +29,7 @@ struct Params {
     float* split_lse;
     long long q_stride_t, q_stride_h;  // elements
     float scale_log2;
-    int num_rows, num_kv_heads, table_stride, window;
+    int num_rows, num_kv_heads, table_stride, window, splits;
 };
 
 constexpr int PANELS = DIMS / 64;

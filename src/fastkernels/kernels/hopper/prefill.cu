@@ -3,18 +3,23 @@
 // A tile of queries is TOKENS tokens of GROUP heads: row r is head r % GROUP of token r / GROUP. Keys are walked
 // from the diagonal back. While one warpgroup has the tensor cores, the other computes its softmax; within
 // a warpgroup, the scores of the next step are computed beside the values of this one.
+//
+// Where tiles are few, the steps of each are split (SPLIT): every part leaves its sums, and whoever comes last
+// adds them up in order, so that the result does not depend on who that was.
 
 constexpr int ROWS = 128;
 constexpr int TOKENS = ROWS / GROUP;
 constexpr u32 Q_PANEL_BYTES = ROWS * 128;
 constexpr u32 Q_BYTES = PANELS * Q_PANEL_BYTES;
 constexpr int CONSUMERS = 256;
+constexpr int LEAST_STEPS = 2;  // of a part
 
 struct Work {
     int row, kv_head;
     int tokens, first_token;  // of the row from this tile on; the tile's first in the batch
     int position, first_key, end;  // of the first token; keys that any token sees
     int first_block, blocks;  // steps first_block .. blocks - 1; blocks < 0: no more work
+    int unit, split, used;  // which tile and head, which of its parts
 };
 
 struct Barriers {
@@ -44,9 +49,12 @@ DEVICE void read_chunk(Rows& rows, const Params& p) {
     }
 }
 
+// False where no tile is left. A part that its tile does not need has no blocks.
 DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int origin) {
-    work.kv_head = ticket % p.num_kv_heads;
-    int tile = ticket / p.num_kv_heads;
+    work.unit = SPLIT ? ticket / p.splits : ticket;
+    work.split = ticket - work.unit * (SPLIT ? p.splits : 1);
+    work.kv_head = work.unit % p.num_kv_heads;
+    int tile = work.unit / p.num_kv_heads;
     while (true) {
         int total = __shfl_sync(~0u, rows.ends, 31);
         if (tile < rows.before + total) break;
@@ -68,6 +76,14 @@ DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int o
     work.first_key = WINDOWED ? max(work.position - p.window + 1, 0) : 0;
     work.first_block = work.first_key / TILE;
     work.blocks = (work.end + TILE - 1) / TILE;
+    work.used = 1;
+    if (SPLIT) {
+        int steps = work.blocks - work.first_block;
+        int size = max((steps + p.splits - 1) / p.splits, LEAST_STEPS);
+        work.used = (steps + size - 1) / size;
+        work.blocks -= work.split * size;
+        work.first_block = max(work.first_block, work.blocks - size);
+    }
     return true;
 }
 
@@ -81,6 +97,11 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
     for (u32 turn = 0;; ++turn) {
         Work work;
         bool more = find_work(work, rows, ticket, p, origin);
+        while (SPLIT && more && work.split >= work.used) {
+            if (lane == 0) ticket = atomicAdd(p.counters, 1) + gridDim.x;
+            ticket = __shfl_sync(~0u, ticket, 0);
+            more = find_work(work, rows, ticket, p, origin);
+        }
         if (!more) work.blocks = -1;
         u32 slot = turn % 2;
         barrier_wait(shared_address(&b->work_empty[slot]), (turn / 2 + 1) % 2);
@@ -142,10 +163,15 @@ DEVICE void issue_values(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], u32 v_tile, int
     u64 v_desc = COLUMNS_DESC | address_desc(v_tile);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < TILE / 16; ++step)
-        if (step < TILE / 32 || !half)
+    for (int step = 0; step < TILE / 32; ++step)
         wgmma_values(o, w[4 * step], w[4 * step + 1], w[4 * step + 2], w[4 * step + 3], v_desc + step * 128,
                      step > 0 ? 1 : adds);
+    if (!half) {
+        wgmma_fence();
+#pragma unroll
+        for (int step = TILE / 32; step < TILE / 16; ++step)
+            wgmma_values(o, w[4 * step], w[4 * step + 1], w[4 * step + 2], w[4 * step + 3], v_desc + step * 128, 1);
+    }
     wgmma_commit();
 }
 
@@ -244,7 +270,56 @@ DEVICE void begin(u32 (&w)[WEIGHTS], float (&top)[2], float (&sum)[2], u64 q_des
     narrow(w, s);
 }
 
-DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const Work* slots, Barriers* b) {
+// Parts lie as the threads hold them: what a thread leaves, the thread of its number picks up.
+DEVICE void leave_part(const float (&o)[OUTPUTS], const float (&top)[2], const float (&sum)[2], int slot,
+                       const Params& p) {
+    float* to = p.split_out + (long long)slot * OUTPUTS * CONSUMERS + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < OUTPUTS; ++j) __stcg(to + j * CONSUMERS, o[j]);
+    float* also = p.split_lse + (long long)slot * 4 * CONSUMERS + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) __stcg(also + i * CONSUMERS, top[i]), __stcg(also + (2 + i) * CONSUMERS, sum[i]);
+}
+
+// For a warpgroup: whether the other parts are there. The counter is left at zero.
+DEVICE bool comes_last(int* counter, int parts, volatile int* last_one) {
+    int name = 3 + threadIdx.x / 128;
+    __threadfence();
+    threads_sync(name, 128);
+    if (threadIdx.x % 128 == 0) {
+        bool last = atomicAdd(counter, 1) == parts - 1;
+        if (last) *counter = 0;
+        __threadfence();
+        *last_one = last;
+    }
+    threads_sync(name, 128);
+    return __any_sync(~0u, *last_one);
+}
+
+DEVICE void add_parts(float (&o)[OUTPUTS], float (&top)[2], float (&sum)[2], int slot, int parts, const Params& p) {
+    const float* also = p.split_lse + (long long)slot * 4 * CONSUMERS + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        top[i] = NEGATIVE_INFINITY, sum[i] = 0.f;
+        for (int part = 0; part < parts; ++part) top[i] = fmaxf(top[i], __ldcg(also + (part * 4 + i) * CONSUMERS));
+    }
+#pragma unroll
+    for (int j = 0; j < OUTPUTS; ++j) o[j] = 0.f;
+    for (int part = 0; part < parts; ++part, also += 4 * CONSUMERS) {
+        float weight[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            weight[i] = exp2_fast(__ldcg(also + i * CONSUMERS) - top[i]);
+            sum[i] += weight[i] * __ldcg(also + (2 + i) * CONSUMERS);
+        }
+        const float* from = p.split_out + (long long)(slot + part) * OUTPUTS * CONSUMERS + threadIdx.x;
+#pragma unroll
+        for (int j = 0; j < OUTPUTS; ++j) o[j] += weight[j / 2 % 2] * __ldcg(from + j * CONSUMERS);
+    }
+}
+
+DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const Work* slots, Barriers* b,
+                   int* last_one) {
     int group = threadIdx.x / 128, lane = threadIdx.x % 32;
     int rows[2] = {(int)(threadIdx.x / 32) * 16 + lane / 4, (int)(threadIdx.x / 32) * 16 + lane / 4 + 8};
     u64 q_desc = ROWS_DESC | address_desc(q_tile + group * 64 * 128);
@@ -261,6 +336,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         int blocks = work.blocks;
         if (blocks < 0) break;
         int kv_head = work.kv_head, first_block = work.first_block, first_key = work.first_key;
+        int unit = work.unit, split = work.split, parts = work.used;
         int tokens = work.tokens, first_token = work.first_token, position = work.position, end = work.end;
         __syncwarp();
         if (lane == 0) barrier_arrive(shared_address(&b->work_empty[slot]));
@@ -270,7 +346,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         barrier_wait(shared_address(&b->q_full), turn % 2);
         barrier_wait(shared_address(&b->k_full[stage]), phase);
         u32 k_tile = k_tiles + stage * TILE_BYTES, k_empty = shared_address(&b->k_empty[stage]);
-        bool half = HALF_STEP && block * TILE + TILE / 2 >= end;
+        bool half = HALF_STEP && __any_sync(~0u, block * TILE + TILE / 2 >= end);
         if (half)
             begin<SCORES / 2>(w, top, sum, q_desc, k_tile, block * TILE, last, p, mine, others, k_empty);
         else
@@ -316,17 +392,24 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         if (++stage == STAGES) stage = 0, phase ^= 1;
 
 #pragma unroll
+        for (int i = 0; i < 2; ++i) top[i] *= p.scale_log2, sum[i] = quad_sum(sum[i]);
+        if (SPLIT && __any_sync(~0u, parts > 1)) {
+            leave_part(o, top, sum, unit * p.splits + split, p);
+            if (!comes_last(p.counters + 2 + unit * 2 + group, parts, last_one + group)) continue;
+            add_parts(o, top, sum, unit * p.splits, parts, p);
+        }
+#pragma unroll
         for (int i = 0; i < 2; ++i) {
             int token = rows[i] / GROUP, head = kv_head * GROUP + rows[i] % GROUP;
             bool there = rows[i] < TOKENS * GROUP && token < tokens;
-            float total = quad_sum(sum[i]), factor;
+            float factor;
 #if SINKS
             float sink = sink_log2(p.sinks, there ? head : 0);
-            float high = fmaxf(top[i] * p.scale_log2, sink);
-            float part = exp2_fast(top[i] * p.scale_log2 - high);
-            factor = part / (total * part + exp2_fast(sink - high));
+            float high = fmaxf(top[i], sink);
+            float part = exp2_fast(top[i] - high);
+            factor = part / (sum[i] * part + exp2_fast(sink - high));
 #else
-            factor = 1.f / total;
+            factor = 1.f / sum[i];
 #endif
             char* to = p.out + ((long long)(first_token + token) * p.num_kv_heads * GROUP + head) * HEAD * 2;
 #pragma unroll
@@ -349,6 +432,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const __grid_constant__ Params p) {
     extern __shared__ char memory[];
     __shared__ Work slots[2];
+    __shared__ int last_one[2];
     __shared__ Barriers b;
     u32 q_tile = (shared_address(memory) + 1023) & ~1023u;
     u32 k_tiles = q_tile + Q_BYTES, v_tiles = k_tiles + STAGES * TILE_BYTES;
@@ -377,6 +461,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const _
         if (threadIdx.x < CONSUMERS + 32) load(p, q_tile, k_tiles, v_tiles, slots, &b);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-        attend(p, q_tile, k_tiles, v_tiles, slots, &b);
+        attend(p, q_tile, k_tiles, v_tiles, slots, &b, last_one);
     }
 }

@@ -18,6 +18,10 @@ from fastkernels.kernels.launch import ceil_div, multiprocessors
 
 ROWS = 128  # of queries and heads in a tile
 THREADS = 384
+SUMS = 4 * 256  # floats that a part leaves besides its outputs: top and sum of two rows, of every thread
+STEPS_OF_A_PART = 4  # at least about so many
+WAVES = 4  # of parts at most
+MOST_SPLITS = 16
 
 
 class Shape(NamedTuple):
@@ -42,6 +46,13 @@ def shared_bytes(dims: int, shape: Shape) -> int:
 
 
 SHAPES = {64: Shape(128, 3), 128: Shape(128, 2), 192: Shape(64, 2), 256: Shape(64, 2)}  # by padded head dim
+
+
+def split_count(units: int, steps: int, num_sms: int) -> int:
+    """Parts of a tile at most: few tiles that see many keys occupy every multiprocessor by their parts."""
+    if units >= num_sms:
+        return 1
+    return max(1, min(steps // STEPS_OF_A_PART, WAVES * num_sms // units, MOST_SPLITS))
 
 
 def unsupported(
@@ -82,8 +93,17 @@ def prefill_attention(
     dims, group = hopper.padded(head_dim), num_heads // num_kv_heads
     tokens = ROWS // group
     shape = SHAPES[dims]
+    units = num_kv_heads * min(num_tokens // tokens + num_rows, num_rows * ceil_div(max_query_len, tokens))
+    num_sms = multiprocessors(out.device)
+    steps = ceil_div(min(max_seq_len, window + tokens + shape.tile) if window else max_seq_len, shape.tile)
+    splits = split_count(units, steps, num_sms)
+    split_out = split_lse = None
+    if splits > 1:
+        split_out = torch.empty(units * splits * ROWS * dims, dtype=torch.float32, device=out.device)
+        split_lse = torch.empty(units * splits * SUMS, dtype=torch.float32, device=out.device)
     constant = hopper.constants(q_THK, k_cache, shape.tile, shape.stages, window, sinks_H)
-    function = hopper.function("prefill", constant | options(shape), shared_bytes(dims, shape), q_THK.device)
+    constant |= options(shape) | {"SPLIT": int(splits > 1)}
+    function = hopper.function("prefill", constant, shared_bytes(dims, shape), q_THK.device)
     maps = [
         tensor_map(q_THK, (2, 1, 0), (hopper.PANEL, group, tokens)),
         hopper.cache_map(k_cache, shape.tile),
@@ -92,11 +112,10 @@ def prefill_attention(
     params = hopper.params(
         maps, out=out.data_ptr(), query_starts=query_starts_B1.data_ptr(), seq_lens=seq_lens_B.data_ptr(),
         tables=block_tables_BN.data_ptr(), sinks=hopper.address(sinks_H),
-        counters=zeroed(2, out.device).data_ptr(), scale_log2=scale * hopper.LOG2_E, num_rows=num_rows,
-        num_kv_heads=num_kv_heads, table_stride=block_tables_BN.stride(0), window=window,
+        counters=zeroed(2 + 2 * units * (splits > 1), out.device).data_ptr(), num_rows=num_rows,
+        split_out=hopper.address(split_out), split_lse=hopper.address(split_lse), splits=splits,
+        scale_log2=scale * hopper.LOG2_E, num_kv_heads=num_kv_heads, window=window,
+        table_stride=block_tables_BN.stride(0),
     )  # fmt: skip
-    tiles = num_kv_heads * min(
-        ceil_div(num_tokens, tokens) + num_rows, num_rows * ceil_div(max_query_len, tokens)
-    )
-    function.launch((min(tiles, multiprocessors(out.device)), 1, 1), THREADS, params, overlaps=True)
+    function.launch((min(units * splits, num_sms), 1, 1), THREADS, params, overlaps=True)
     return out
