@@ -1,15 +1,16 @@
 """CUDA C++ compiled at its first use by NVRTC, which torch brings along, and launched through the driver.
 
-    module = build(source, (9, 0))                         about a second
-    module.function("prefill", shared).launch(grid, 384, params, stream)
+    code = compiled(source, "sm_90a")                      about a second, then from Triton's cache
+    Function(code, "prefill", shared_bytes).launch(grid, 384, params, overlaps=True)
 
 A kernel takes one struct of parameters, `__grid_constant__`, in whose head tensor maps of the copy engine may
-lie. No compiler, no header and no build folder are needed on the machine.
+lie. No compiler and no header are needed on the machine.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
 from pathlib import Path
@@ -17,10 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.cache import get_cache_manager
 
 from fastkernels.errors import KernelError
 
 MAP_BYTES = 128
+MISSING = "libnvrtc is neither loaded nor beside torch: install nvidia-cuda-nvrtc"
+_OPTIONS = ("--std=c++17",)
+_FILE = "kernel.cubin"
 _MAP_ALIGNMENT = 64
 _SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -29,6 +34,7 @@ _SWIZZLE_128 = 3
 _PROMOTE_256 = 3
 
 
+@lru_cache
 def nvrtc() -> ctypes.CDLL | None:
     """NVRTC of torch's CUDA version, which torch has loaded or its wheels or the toolkit hold; or None."""
     major = (torch.version.cuda or "13").split(".")[0]
@@ -43,10 +49,25 @@ def nvrtc() -> ctypes.CDLL | None:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Machine code of a translation unit for an architecture, `sm_90a`. Raises KernelError with the log."""
+    """Machine code of a translation unit for an architecture, `sm_90a`. Raises KernelError with the log.
+
+    It is kept in Triton's cache: where that lies, and who may write there, is decided once for both.
+    """
     library = nvrtc()
     if library is None:
-        raise KernelError("libnvrtc is neither loaded nor beside torch: install nvidia-cuda-nvrtc")
+        raise KernelError(MISSING)
+    versions = c_int(), c_int()
+    library.nvrtcVersion(*(byref(number) for number in versions))
+    what = f"{[number.value for number in versions]} {_OPTIONS} {architecture}\n{source}"
+    cache = get_cache_manager(hashlib.sha256(what.encode()).hexdigest())
+    if (kept := cache.get_file(_FILE)) is not None:
+        return Path(kept).read_bytes()
+    code = _compile(library, source, architecture)
+    cache.put(code, _FILE)
+    return code
+
+
+def _compile(library: ctypes.CDLL, source: str, architecture: str) -> bytes:
     program = c_void_p()
 
     def call(name: str, *args: Any) -> None:
@@ -58,7 +79,7 @@ def compiled(source: str, architecture: str) -> bytes:
             raise KernelError(f"{name} failed with {code}: {log.value.decode()}")
 
     call("nvrtcCreateProgram", byref(program), source.encode(), b"kernel.cu", 0, None, None)
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--device-int128"]
+    options = [option.encode() for option in (f"--gpu-architecture={architecture}", *_OPTIONS)]
     call("nvrtcCompileProgram", program, len(options), (c_char_p * len(options))(*options))
     size = c_size_t()
     call("nvrtcGetCUBINSize", program, byref(size))

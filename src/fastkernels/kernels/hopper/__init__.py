@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.kernels import checks
-from fastkernels.kernels.cuda_source import Function, Params, compiled, nvrtc, tensor_map
+from fastkernels.kernels.cuda_source import MISSING, Function, Params, compiled, nvrtc, tensor_map
 from fastkernels.kernels.hopper.sources import source
 
 HEAD_DIMS = (64, 256)  # from, to
@@ -68,14 +68,9 @@ def unsupported(
         return f"needs sinks of float32 or of the query's type, not {sinks_H.dtype}"
     if block_tables_BN.stride(1) != 1:
         return "needs block tables with a contiguous last dimension"
-    if not _has_compiler():
-        return "libnvrtc is neither loaded nor beside torch: install nvidia-cuda-nvrtc"
+    if nvrtc() is None:
+        return MISSING
     return None
-
-
-@lru_cache
-def _has_compiler() -> bool:
-    return nvrtc() is not None
 
 
 def padded(head_dim: int) -> int:
