@@ -138,6 +138,7 @@ DEVICE void load_tile(u32 to, const TensorMap* map, u32 bar, Page page, int kv_h
 // Zeros in rows from .. to - 1 of a tile of V that nothing loaded, or that no query may see: weights of 0 times what
 // is there must be 0. By `threads` threads, of which this is number `thread`.
 DEVICE void clear_rows(u32 tile, int from, int to, int thread, int threads) {
+#pragma unroll 1
     for (int row = from + thread / 8; row < to; row += threads / 8)
 #pragma unroll
         for (int panel = 0; panel < PANELS; ++panel)

@@ -159,19 +159,14 @@ template <int S> DEVICE void issue_scores(float (&s)[S], u64 q_desc, u32 k_tile)
     wgmma_commit();
 }
 
-DEVICE void issue_values(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], u32 v_tile, int adds, bool half) {
+// o = (adds: o +) weights of the first 16 STEPS keys times their values
+template <int STEPS> DEVICE void issue_values(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], u32 v_tile, int adds) {
     u64 v_desc = COLUMNS_DESC | address_desc(v_tile);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < TILE / 32; ++step)
+    for (int step = 0; step < STEPS; ++step)
         wgmma_values(o, w[4 * step], w[4 * step + 1], w[4 * step + 2], w[4 * step + 3], v_desc + step * 128,
                      step > 0 ? 1 : adds);
-    if (!half) {
-        wgmma_fence();
-#pragma unroll
-        for (int step = TILE / 32; step < TILE / 16; ++step)
-            wgmma_values(o, w[4 * step], w[4 * step + 1], w[4 * step + 2], w[4 * step + 3], v_desc + step * 128, 1);
-    }
     wgmma_commit();
 }
 
@@ -253,23 +248,6 @@ DEVICE void clear_unseen(u32 v_tile, int start, int width, int first, int end) {
     threads_sync(3 + threadIdx.x / 128, 128);
 }
 
-// The first step of a tile: scores of its first 2 S keys, and their weights.
-template <int S>
-DEVICE void begin(u32 (&w)[WEIGHTS], float (&top)[2], float (&sum)[2], u64 q_desc, u32 k_tile, int start,
-                  const int (&last)[2], const Params& p, int mine, int others, u32 k_empty) {
-    float s[S], shrink[2];
-    if (PING_PONG) threads_sync(mine, CONSUMERS);
-    issue_scores(s, q_desc, k_tile);
-    if (PING_PONG) threads_arrive(others, CONSUMERS);
-    wgmma_wait<0>(s);
-    if (threadIdx.x % 32 == 0) barrier_arrive(k_empty);
-    mask(s, start, last, p.window);
-    top[0] = top[1] = NEGATIVE_INFINITY;
-    sum[0] = sum[1] = 0.f;
-    soften(s, top, sum, shrink, p.scale_log2);
-    narrow(w, s);
-}
-
 // Parts lie as the threads hold them: what a thread leaves, the thread of its number picks up.
 DEVICE void leave_part(const float (&o)[OUTPUTS], const float (&top)[2], const float (&sum)[2], int slot,
                        const Params& p) {
@@ -318,15 +296,79 @@ DEVICE void add_parts(float (&o)[OUTPUTS], float (&top)[2], float (&sum)[2], int
     }
 }
 
+// One tile of queries, as a warpgroup sees it.
+struct Tile {
+    u64 q_desc;
+    int position, first_key, end, last[2];
+};
+
+struct Pipe {
+    u32 k_tiles, v_tiles, stage, phase;
+    int mine, others;
+    Barriers* b;
+
+    DEVICE void advance() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+};
+
+// The first step of a tile: scores of its block's first 2 S keys, and their weights.
+template <int S>
+DEVICE void begin(u32 (&w)[WEIGHTS], float (&top)[2], float (&sum)[2], int block, const Tile& tile, const Pipe& pipe,
+                  const Params& p) {
+    float s[S], shrink[2];
+    barrier_wait(shared_address(&pipe.b->k_full[pipe.stage]), pipe.phase);
+    if (PING_PONG) threads_sync(pipe.mine, CONSUMERS);
+    issue_scores(s, tile.q_desc, pipe.k_tiles + pipe.stage * TILE_BYTES);
+    if (PING_PONG) threads_arrive(pipe.others, CONSUMERS);
+    wgmma_wait<0>(s);
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&pipe.b->k_empty[pipe.stage]));
+    mask(s, block * TILE, tile.last, p.window);
+    top[0] = top[1] = NEGATIVE_INFINITY;
+    sum[0] = sum[1] = 0.f;
+    soften(s, top, sum, shrink, p.scale_log2);
+    narrow(w, s);
+}
+
+// `block` has its weights, of all its keys or the first HALF: its values come with the scores of the block before it.
+template <bool HALF>
+DEVICE void step(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], float (&top)[2], float (&sum)[2], int adds, int block,
+                 const Tile& tile, Pipe& pipe, const Params& p) {
+    float s[SCORES], shrink[2];
+    bool leads = threadIdx.x % 32 == 0;
+    u32 v_full = shared_address(&pipe.b->v_full[pipe.stage]), v_empty = shared_address(&pipe.b->v_empty[pipe.stage]);
+    u32 v_tile = pipe.v_tiles + pipe.stage * TILE_BYTES, v_phase = pipe.phase;
+    pipe.advance();
+    barrier_wait(shared_address(&pipe.b->k_full[pipe.stage]), pipe.phase);
+    if (PING_PONG) threads_sync(pipe.mine, CONSUMERS);
+    issue_scores(s, tile.q_desc, pipe.k_tiles + pipe.stage * TILE_BYTES);
+    barrier_wait(v_full, v_phase);
+    clear_unseen(v_tile, block * TILE, HALF ? TILE / 2 : TILE, tile.first_key, tile.end);
+    issue_values<HALF ? TILE / 32 : TILE / 16>(o, w, v_tile, adds);
+    if (PING_PONG) threads_arrive(pipe.others, CONSUMERS);
+    wgmma_wait<1>(s);
+    if (leads) barrier_arrive(shared_address(&pipe.b->k_empty[pipe.stage]));
+    int start = (block - 1) * TILE;
+    if (start + TILE - 1 > tile.position || (WINDOWED && start <= tile.position + TOKENS - 1 - p.window))
+        mask(s, start, tile.last, p.window);
+    soften(s, top, sum, shrink, p.scale_log2);
+    if (BESIDE) computed(sum[0] + sum[1]);
+    wgmma_wait<0>(o);
+    held(w);
+    if (leads) barrier_arrive(v_empty);
+#pragma unroll
+    for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
+    narrow(w, s);
+}
+
 DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const Work* slots, Barriers* b,
                    int* last_one) {
     int group = threadIdx.x / 128, lane = threadIdx.x % 32;
     int rows[2] = {(int)(threadIdx.x / 32) * 16 + lane / 4, (int)(threadIdx.x / 32) * 16 + lane / 4 + 8};
     u64 q_desc = ROWS_DESC | address_desc(q_tile + group * 64 * 128);
-    int mine = 1 + group, others = 2 - group;
-    if (PING_PONG && group == 1) threads_arrive(others, CONSUMERS);  // the first warpgroup begins
-    u32 stage = 0, phase = 0;
-    float s[SCORES], o[OUTPUTS], top[2], sum[2], shrink[2];
+    Pipe pipe = {k_tiles, v_tiles, 0, 0, 1 + group, 2 - group, b};
+    if (PING_PONG && group == 1) threads_arrive(pipe.others, CONSUMERS);  // the first warpgroup begins
+    float o[OUTPUTS], top[2], sum[2];
     u32 w[WEIGHTS];
 
     for (u32 turn = 0;; ++turn) {
@@ -335,61 +377,38 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         const Work& work = slots[slot];
         int blocks = work.blocks;
         if (blocks < 0) break;
-        int kv_head = work.kv_head, first_block = work.first_block, first_key = work.first_key;
+        int kv_head = work.kv_head, first_block = work.first_block, position = work.position;
         int unit = work.unit, split = work.split, parts = work.used;
-        int tokens = work.tokens, first_token = work.first_token, position = work.position, end = work.end;
+        int tokens = work.tokens, first_token = work.first_token;
+        Tile tile = {q_desc, position, work.first_key, work.end,
+                     {position + rows[0] / GROUP, position + rows[1] / GROUP}};
         __syncwarp();
         if (lane == 0) barrier_arrive(shared_address(&b->work_empty[slot]));
-        int last[2] = {position + rows[0] / GROUP, position + rows[1] / GROUP};
 
-        int block = blocks - 1;
+        int block = blocks - 1, adds = 0;
         barrier_wait(shared_address(&b->q_full), turn % 2);
-        barrier_wait(shared_address(&b->k_full[stage]), phase);
-        u32 k_tile = k_tiles + stage * TILE_BYTES, k_empty = shared_address(&b->k_empty[stage]);
-        bool half = HALF_STEP && __any_sync(~0u, block * TILE + TILE / 2 >= end);
+        bool half = HALF_STEP && __any_sync(~0u, block * TILE + TILE / 2 >= tile.end);
         if (half)
-            begin<SCORES / 2>(w, top, sum, q_desc, k_tile, block * TILE, last, p, mine, others, k_empty);
+            begin<SCORES / 2>(w, top, sum, block, tile, pipe, p);
         else
-            begin<SCORES>(w, top, sum, q_desc, k_tile, block * TILE, last, p, mine, others, k_empty);
-
-        // `block` has its weights: its values come with the scores of the block before it.
-        int adds = 0;
-        for (; block > first_block; --block) {
-            u32 v_stage = stage, v_phase = phase;
-            if (++stage == STAGES) stage = 0, phase ^= 1;
-            barrier_wait(shared_address(&b->k_full[stage]), phase);
-            if (PING_PONG) threads_sync(mine, CONSUMERS);
-            issue_scores(s, q_desc, k_tiles + stage * TILE_BYTES);
-            barrier_wait(shared_address(&b->v_full[v_stage]), v_phase);
-            u32 v_tile = v_tiles + v_stage * TILE_BYTES;
-            clear_unseen(v_tile, block * TILE, half ? TILE / 2 : TILE, first_key, end);
-            issue_values(o, w, v_tile, adds, half);
-            adds = 1;
-            half = false;
-            if (PING_PONG) threads_arrive(others, CONSUMERS);
-            wgmma_wait<1>(s);
-            if (lane == 0) barrier_arrive(shared_address(&b->k_empty[stage]));
-            int start = (block - 1) * TILE;
-            if (start + TILE - 1 > position || (WINDOWED && start <= position + TOKENS - 1 - p.window))
-                mask(s, start, last, p.window);
-            soften(s, top, sum, shrink, p.scale_log2);
-            if (BESIDE) computed(sum[0] + sum[1]);
-            wgmma_wait<0>(o);
-            held(w);
-            if (lane == 0) barrier_arrive(shared_address(&b->v_empty[v_stage]));
-#pragma unroll
-            for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
-            narrow(w, s);
+            begin<SCORES>(w, top, sum, block, tile, pipe, p);
+        if (half && __any_sync(~0u, block > first_block)) {
+            step<true>(o, w, top, sum, adds, block, tile, pipe, p);
+            half = false, adds = 1, --block;
         }
+        for (; block > first_block; --block, adds = 1) step<false>(o, w, top, sum, adds, block, tile, pipe, p);
         // Every score is there: the next tile's queries may come.
         if (lane == 0) barrier_arrive(shared_address(&b->q_empty));
-        barrier_wait(shared_address(&b->v_full[stage]), phase);
-        u32 v_tile = v_tiles + stage * TILE_BYTES;
-        clear_unseen(v_tile, block * TILE, half ? TILE / 2 : TILE, first_key, end);
-        issue_values(o, w, v_tile, adds, half);
+        u32 v_tile = v_tiles + pipe.stage * TILE_BYTES;
+        barrier_wait(shared_address(&b->v_full[pipe.stage]), pipe.phase);
+        clear_unseen(v_tile, block * TILE, half ? TILE / 2 : TILE, tile.first_key, tile.end);
+        if (half)
+            issue_values<TILE / 32>(o, w, v_tile, adds);
+        else
+            issue_values<TILE / 16>(o, w, v_tile, adds);
         wgmma_wait<0>(o);
-        if (lane == 0) barrier_arrive(shared_address(&b->v_empty[stage]));
-        if (++stage == STAGES) stage = 0, phase ^= 1;
+        if (lane == 0) barrier_arrive(shared_address(&b->v_empty[pipe.stage]));
+        pipe.advance();
 
 #pragma unroll
         for (int i = 0; i < 2; ++i) top[i] *= p.scale_log2, sum[i] = quad_sum(sum[i]);
