@@ -1,6 +1,7 @@
 """Our Hopper attention beside FlashAttention-3 and our other implementations, at shapes of registered models.
 
-python benchmarks/attention_vs_fa3.py OUT.json [--seconds 90] [--variants] [--beside triton,flashinfer]
+python benchmarks/attention_vs_fa3.py attention_vs_fa3.json --seconds 90
+python benchmarks/attention_vs_fa3.py attention_variants.json --seconds 120 --variants --no-checks
 
     ratio = FlashAttention-3's time / ours
 
@@ -394,6 +395,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--beside", default="triton", help="implementations, commas between them")
+    parser.add_argument("--no-checks", action="store_true", help="times alone")
     parser.add_argument("--only", default="", help="prefill or decode (default: both)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -404,6 +406,8 @@ def main() -> None:
     checks = [("check", kind, name) for kind, cases in CHECKS.items() for name in cases]
     soon = [one for one in checks if one[2] == "one-row"]
     jobs = [*soon, *FIRST, *(one for one in checks if one not in soon), *THEN]
+    if arguments.no_checks:
+        jobs = [*FIRST, *THEN]
     jobs = [list(job) for job in jobs if arguments.only in ("", job[1 if job[0] == "check" else 0])]
     options = [f"--beside={arguments.beside}", *(["--variants"] if arguments.variants else [])]
     report = Report(arguments.out)

@@ -13,6 +13,7 @@ constexpr u32 Q_PANEL_BYTES = ROWS * 128;
 constexpr u32 Q_BYTES = PANELS * Q_PANEL_BYTES;
 constexpr int CONSUMERS = 256;
 constexpr int LEAST_STEPS = 2;  // of a part
+constexpr int AHEAD = 2;  // steps before its end at which a tile's successor is drawn
 
 struct Work {
     int row, kv_head;
@@ -31,15 +32,16 @@ constexpr u32 SHARED_BYTES = Q_BYTES + 2 * STAGES * TILE_BYTES + 1024;  // and W
 
 // Where in the list of tiles the loading warp is: rows in chunks of 32, one a lane.
 struct Rows {
-    int chunk, before, ends, count, start, length;  // `ends`: tiles of the chunk up to and with this lane's row
+    int chunk, before, ends, count, start, length, seq_len;  // `ends`: tiles of the chunk up to this lane's row's end
 };
 
 DEVICE void read_chunk(Rows& rows, const Params& p) {
     int lane = threadIdx.x % 32, row = rows.chunk * 32 + lane;
-    rows.start = rows.length = 0;
+    rows.start = rows.length = rows.seq_len = 0;
     if (row < p.num_rows) {
         rows.start = p.query_starts[row];
         rows.length = p.query_starts[row + 1] - rows.start;
+        rows.seq_len = p.seq_lens[row];
     }
     rows.count = rows.ends = (rows.length + TOKENS - 1) / TOKENS;
 #pragma unroll
@@ -71,7 +73,7 @@ DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int o
     int first_query = (ends - 1 - at) * TOKENS;
     work.tokens = query_len - first_query;
     work.first_token = __shfl_sync(~0u, rows.start, lane) - origin + first_query;
-    work.position = p.seq_lens[work.row] - work.tokens;
+    work.position = __shfl_sync(~0u, rows.seq_len, lane) - work.tokens;
     work.end = work.position + min(TOKENS, work.tokens);
     work.first_key = WINDOWED ? max(work.position - p.window + 1, 0) : 0;
     work.first_block = work.first_key / TILE;
@@ -90,7 +92,7 @@ DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int o
 DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* slots, Barriers* b) {
     int lane = threadIdx.x % 32;
     int origin = p.query_starts[0];
-    Rows rows = {0, 0, 0, 0, 0, 0};
+    Rows rows = {0, 0, 0, 0, 0, 0, 0};
     read_chunk(rows, p);
     int ticket = blockIdx.x;
     u32 stage = 0, phase = 1;  // of an empty pipeline the phase before the first is over
@@ -110,7 +112,6 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
             barrier_arrive(shared_address(&b->work_full[slot]));
         }
         if (!more) break;
-        if (lane == 0) ticket = atomicAdd(p.counters, 1) + gridDim.x;  // long before it is needed
 
         const int* table = p.tables + (long long)work.row * p.table_stride;
         Page next = find_page(table, (work.blocks - 1) * TILE, work.first_key, work.end);
@@ -120,7 +121,10 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
         __syncwarp();
         if (lane < PANELS)
             copy_3d(q_tile + lane * Q_PANEL_BYTES, &p.q, bar, lane * 64, work.kv_head * GROUP, work.first_token);
+        int draw = min(work.first_block + AHEAD, work.blocks) - 1;
         for (int block = work.blocks - 1; block >= work.first_block; --block) {
+            // Before it is needed, but late: whoever is done first takes the next tile.
+            if (block == draw && lane == 0) ticket = atomicAdd(p.counters, 1) + gridDim.x;
             Page page = next;
             if (block > work.first_block)
                 next = find_page(table, (block - 1) * TILE, work.first_key, work.end);
