@@ -1,7 +1,7 @@
 """Our CUDA C++ attention for Hopper: every limit it states is served, graphs are replayed with other lengths.
 
-The cases of test_attention_kernels.py run for it too, where it does not decline them. Each set of constants is
-compiled at its first call, for about a second: few sets, each with several limits.
+The cases of test_attention_kernels.py run for it too, where it does not decline them. Each set of constants
+is compiled at its first call, for about a second: few sets, each with several limits.
 """
 
 import pytest
