@@ -1,6 +1,6 @@
 """What `fk kernels --self-test` reports come to: how far from 1 the baseline's ratio to itself is.
 
-    python benchmarks/self_test.py REPORT... --out benchmarks/h200/self_test.json --resume
+    python benchmarks/self_test.py REPORT... --out benchmarks/h200/self_test.json.gz --resume
 
 `worst_pct` and `median_abs_pct` are of |speed-up - 1| over the timed rows; `false_calls` are rows that the
 report calls significantly faster or slower than the baseline; `unstable` rows have no ratio. --resume keeps,
@@ -23,7 +23,7 @@ from committed import write
 from fastkernels import registry
 from fastkernels.judge.summary import merge
 from fastkernels.records import KernelReport, KernelRow
-from fastkernels.report.json import load_kernels
+from fastkernels.report.json import load_kernels, text_of
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="add to the rows of --out")
     arguments = parser.parse_args()
     resumed = arguments.resume and arguments.out.is_file()
-    before = json.loads(arguments.out.read_text())["rows"] if resumed else []
+    before = json.loads(text_of(arguments.out))["rows"] if resumed else []
     found = summary([load_kernels(path) for path in arguments.reports], before)
     write(found, arguments.out)
     print({key: value for key, value in found.items() if key not in ("rows", "environment")})

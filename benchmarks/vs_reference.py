@@ -4,6 +4,7 @@
     python benchmarks/vs_reference.py mixtral --reference vllm --reference-path ~/site-vllm
     python benchmarks/vs_reference.py siglip2 --size tiny --device cpu      says nothing about a GPU
     python benchmarks/vs_reference.py mixtral --cut-off --out a.json    of what a run that was cut off left
+    python benchmarks/vs_reference.py rwkv7 --warm    fills caches of compilers, beside others that do so
 
 Each side runs in a process of its own, one after the other, so that only one holds weights. The reference is
 run in every setting that it has (compiled, static cache, ...); a ratio is the seconds of its fastest one over
@@ -31,6 +32,7 @@ from fastkernels.measure.environment import environment
 
 WARM_UPS, RUNS = 3, 20  # a second call is captured by some engines, a third one replayed
 BUDGET_S = {"full": 6.0, "tiny": 0.5}  # of a workload's warm-ups, and of its runs
+ONE_RUN_S = 1e-9
 OURS = "fastkernels"
 
 
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--reference-path", "--vllm-path", type=Path)
     parser.add_argument("--cut-off", action="store_true", help="from what the sides left beside --out")
+    parser.add_argument("--warm", action="store_true", help="run everything once and report nothing")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -61,16 +64,20 @@ def main() -> None:
     if arguments.side:
         make = comparison.ours if arguments.side == OURS else comparison.theirs
         settings = arguments.settings if arguments.side != OURS else None
-        for so_far in one_side(make, machine, {name: workloads[name] for name in names}, settings):
+        budget_s = ONE_RUN_S if arguments.warm else BUDGET_S[arguments.size]
+        for so_far in one_side(make, machine, {name: workloads[name] for name in names}, settings, budget_s):
             finish(arguments.result, so_far)
         return
     flags = [arguments.architecture, "--reference", reference, "--workloads", ",".join(names)]
     flags += ["--size", arguments.size, "--device", arguments.device]
     flags += ["--settings", arguments.settings] if arguments.settings else []
+    flags += ["--warm"] if arguments.warm else []
     packages = {reference: arguments.reference_path}
     sides = each_side(
         __file__, dict.fromkeys((OURS, reference), flags), arguments.out, packages, arguments.cut_off
     )
+    if arguments.warm:
+        return
     report = made(comparison, machine, sides) | {"cut_off": arguments.cut_off}
     _tell(report)
     write(report, arguments.out, sides)
@@ -87,7 +94,11 @@ def _chosen(parser: argparse.ArgumentParser, asked: str | None, known: list[str]
 
 
 def one_side(
-    make: Callable[[Machine], Side], machine: Machine, workloads: dict[str, Any], asked: str | None = None
+    make: Callable[[Machine], Side],
+    machine: Machine,
+    workloads: dict[str, Any],
+    asked: str | None = None,
+    budget_s: float = BUDGET_S["full"],
 ) -> Iterator[dict[str, Any]]:
     """Every workload in every setting: rows of figures, and of failures of the reference's settings. What is
     found so far, behind every row."""
@@ -104,7 +115,7 @@ def one_side(
         for name, workload in workloads.items():
             row = {"workload": name, "setting": setting}
             try:
-                row |= _measured(side, machine, workload, setting)
+                row |= _measured(side, machine, workload, setting, budget_s)
             except Exception as error:
                 if len(side.settings) == 1:  # nothing else would be left of this side
                     raise
@@ -114,7 +125,7 @@ def one_side(
             yield {"version": side.version, "start_s": start_s, "rows": rows, "environment": where}
 
 
-def _measured(side: Side, machine: Machine, workload: Any, setting: str) -> dict[str, Any]:
+def _measured(side: Side, machine: Machine, workload: Any, setting: str, budget_s: float) -> dict[str, Any]:
     run = side.prepare(workload, setting)
 
     def whole() -> int:
@@ -122,7 +133,7 @@ def _measured(side: Side, machine: Machine, workload: Any, setting: str) -> dict
         machine.wait()
         return made
 
-    items, figures = timed(whole, warm_ups=WARM_UPS, runs=RUNS, budget_s=BUDGET_S[machine.size])
+    items, figures = timed(whole, warm_ups=WARM_UPS, runs=RUNS, budget_s=budget_s)
     return {"items": items, "items_per_s": items / figures["seconds"], **figures}
 
 

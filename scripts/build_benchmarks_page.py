@@ -179,7 +179,8 @@ def architectures(reports: dict[str, Report]) -> str:
     for report in reports.values():
         if isinstance(report, Show) and report.facts.get("ratios") and report.facts.get("size") == "full":
             ratios = sorted(report.facts["ratios"].values())
-            told = f"{ratios[0]:.2f} to {ratios[-1]:.2f} times {report.facts['reference']}"
+            figures = dict.fromkeys(f"{ratio:.2f}" for ratio in (ratios[0], ratios[-1]))
+            told = f"{' to '.join(figures)} times {report.facts['reference']}"
             where = [report.environment.device]
             where += [f"{key} {value}" for key, value in (report.facts.get("changes") or {}).items()]
             beside.setdefault(report.facts["architecture"], []).append(f"{told} ({', '.join(where)})")

@@ -61,11 +61,13 @@ class AttentionCase:
         return replace(self, **{**tensors, "query_THK": query})
 
     def check(self, o_THK: Tensor, units: float = 1.0) -> None:
-        """Every token's output is right within `units` times the dtype's rounding (relative L2)."""
+        """Every token's output is right within `units` times the dtype's rounding (relative L2). Scores of
+        wider heads are longer sums."""
         assert o_THK.shape == self.answer_THK.shape
         assert o_THK.dtype == self.query_THK.dtype
         assert o_THK.is_contiguous()
-        error, limit = self.error(o_THK), units * ROUNDING[o_THK.dtype]
+        longer = max(1.0, o_THK.shape[-1] / 256) ** 0.5 if o_THK.dtype == torch.float32 else 1.0
+        error, limit = self.error(o_THK), units * longer * ROUNDING[o_THK.dtype]
         assert error <= limit, f"error {error:.3g} above {limit:.3g}"
 
     def error(self, o_THK: Tensor) -> float:

@@ -63,10 +63,11 @@ def worst_row_error(out: Tensor, exact: Tensor) -> float:
     """Largest relative L2 error of a row; NaN where either alone is not finite, also between equal
     infinities.
     """
+    out, exact = out.cpu(), exact.cpu()
     finite = torch.isfinite(exact)
-    if not torch.equal(torch.isfinite(out).cpu(), finite):
+    if not torch.equal(torch.isfinite(out), finite):
         return math.nan
-    difference = torch.where(finite, out.cpu().double() - exact, 0.0)
+    difference = torch.where(finite, out.double() - exact, 0.0)
     size = torch.where(finite, exact, 0.0)
     rows = difference.norm(dim=-1) / size.norm(dim=-1).clamp(min=1e-300)
     return rows.max().item() if rows.numel() else 0.0

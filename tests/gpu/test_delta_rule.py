@@ -64,13 +64,14 @@ def test_replayed_steps_are_eager_ones(model: str, dtype: str):
     assert eager.stats()["graph_replays"] == 0
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("dtype", "least"), [("bfloat16", 0.8), ("float16", 0.96)])
 @pytest.mark.parametrize("model", MODELS)
-def test_16_bits_choose_the_tokens_of_float32(model: str, dtype: str):
+def test_16_bits_choose_the_tokens_of_float32(model: str, dtype: str, least: float):
+    """On a CPU 0.86 and 0.92 of them in bfloat16, 0.984 and 0.997 in float16."""
     forced = of_the_cpu(model)
     found = texts(make(model, dtype), SamplingParams(temperature=0.0), forced=forced)
     shares = [statistics.fmean(map(int.__eq__, a, b)) for a, b in zip(found, forced, strict=True)]
-    assert statistics.fmean(shares) > 0.9
+    assert statistics.fmean(shares) > least
 
 
 def made(kind: str, lens: tuple[int, ...], dtype: torch.dtype, **more) -> StateCase:

@@ -163,14 +163,16 @@ def test_vs_vllm_reports_what_a_run_that_was_cut_off_left(vs_vllm, tmp_path, mon
     with pytest.raises(SystemExit, match=r"a\.vllm\.json"):
         vs_vllm.main()
     for side, seconds in (
-        ("fastkernels", {"balanced": 2.0, "decode-heavy": 4.0}),
-        ("vllm", {"balanced": 3.0}),
+        ("fastkernels", {"balanced": [2.0, 1.9, 2.1], "fixed-batch-32": [2.0, 2.5], "decode-heavy": [4.0]}),
+        ("vllm", {"balanced": [3.0, 2.9, 3.1], "fixed-batch-32": [9.0, 2.2]}),
     ):
-        workloads = {name: {"seconds": s} for name, s in seconds.items()}
+        workloads = {name: {"all_seconds": runs} for name, runs in seconds.items()}
         left = {"start_s": 1.0, "workloads": workloads, "version": "1"}
         out.with_suffix(f".{side}.json").write_text(json.dumps(left))
     vs_vllm.main()
-    assert json.loads(out.read_text())["ratios"] == {"balanced": 1.5}
+    report = json.loads(out.read_text())
+    assert report["ratios"] == {"balanced": 1.5, "fixed-batch-32": 1.1}
+    assert report["by"] == {"balanced": "median", "fixed-batch-32": "fastest"}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 

@@ -283,11 +283,11 @@ def test_operators_agree_with_their_schema_and_fake(kernel):
 
 @pytest.mark.skipif(interpreting(), reason="the interpreter compiles nothing")
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.parametrize("size", [0, 1, 2])
+@pytest.mark.parametrize("size", ["alone", 0, 1, 2])
 def test_code_for_hopper(size):
     """Of the first product of a real layer: within a processor's registers and shared memory."""
     module = importlib.import_module("fastkernels.kernels.grouped_linear_mxfp4_triton")
-    _, tile = module.TILES[size]
+    tile = module.ALONE if size == "alone" else module.TILES[size][1]
     types = {
         **dict.fromkeys(("x", "bias", "y"), "*bf16"), "scales": "*u8",
         **dict.fromkeys(("word", "order", "starts"), "*i32"),
@@ -296,7 +296,8 @@ def test_code_for_hopper(size):
     constants = {
         **dict.fromkeys(("slot_weights", "sum", "counters")), "WEIGHTED": False, "GATED": True, "R": 4,
         "E": 32, "N": 5760, "K": 2880,
-        "ALONE": False, "DTYPE": module.TL_DTYPES[torch.bfloat16], "UNIT": module.UNIT[torch.bfloat16],
+        "ALONE": size == "alone", "ASSEMBLY": tile.assembly,
+        "DTYPE": module.TL_DTYPES[torch.bfloat16], "UNIT": module.UNIT[torch.bfloat16],
         "EXPERTS": 32, "TILE_M": tile.m, "TILE_N": tile.n, "TILE_K": tile.k, "TOGETHER": tile.together,
         "STAGES": tile.num_stages, "OVERLAPS": True,
     }  # fmt: skip

@@ -22,6 +22,8 @@ def unsupported(kernel: str, r: Tensor, *rest: Tensor) -> str | None:
         return reason
     if rest[5].dtype != torch.float32:
         return f"keeps states in float32, not {rest[5].dtype}"
+    if kernel == "chunk_rwkv7" and r.dtype == torch.float32:
+        return "has no chunks of float32: the library warns that some devices compute them wrongly"
     if kernel == "chunk_rwkv7" and capturing(r):
         return "finds its chunks on the host: a CUDA graph would keep these lengths"
     return None

@@ -27,6 +27,8 @@ def unsupported(
 ) -> str | None:  # fmt: skip
     if reason := checks.not_float32_compute(x, dt, b, c, d, bias):
         return reason
+    if kernel == "ssd_scan" and x.dtype == torch.float32:
+        return "multiplies the chunks of float32 tokens in TF32"
     if state.dtype != torch.float32:
         return f"keeps states in float32, not {state.dtype}"
     if kernel == "ssd_scan" and capturing(x):

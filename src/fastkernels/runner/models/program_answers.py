@@ -177,15 +177,16 @@ class ProgramAnswers:
 
     def _outputs(self, side: SideHandle, digests: Sequence[str], chosen: Sequence[int]) -> list[Answer]:
         """Those answers of the last run. SideFailure where one is not what its digest is of."""
-        found = self._read(side, "outputs", len(chosen), chosen=list(chosen))
-        for index, answer in zip(chosen, found, strict=True):
+        found = []
+        for index in chosen:  # one at a time: all of them would be longer than a message may be
+            [answer] = self._read(side, "outputs", 1, chosen=[index])
             if digest(answer) != digests[index]:
                 message = f"TAMPERED(late-answer): answer {index} was another one when the clock stopped"
                 raise SideFailure(side.side, Failure(message=message))
+            found.append(answer)
         return found
 
     def _finished(self, side: SideHandle, outputs: Answer, request: Request) -> Answer:
-        """One at a time: all of them would be one long message."""
         with handed([outputs, request]) as arguments:
             return self._read(side, "finished", 1, **arguments)[0]
 
