@@ -1,7 +1,7 @@
 """CUDA C++ compiled at its first use by NVRTC, which torch brings along, and launched through the driver.
 
     code = compiled(source, "sm_90a")                      about a second, then from Triton's cache
-    Function(code, "prefill", shared_bytes).launch(grid, 384, params, overlaps=True)
+    Function(code, "prefill", shared_bytes).launch(grid, 384, params)
 
 A kernel takes one struct of parameters, `__grid_constant__`, in whose head tensor maps of the copy engine may
 lie. No compiler and no header are needed on the machine.
@@ -105,31 +105,25 @@ class Function:
     """A kernel of a loaded module, with the dynamic shared memory that every launch of it gets."""
 
     def __init__(self, code: bytes, name: str, shared_bytes: int) -> None:
-        self._code, self._module, self._handle = code, c_void_p(), c_void_p()
-        self._shared_bytes = shared_bytes
+        self._module, self._handle, self._shared_bytes = c_void_p(), c_void_p(), shared_bytes
         _check(driver().cuModuleLoadData(byref(self._module), code), f"loading {name}")
-        _check(
-            driver().cuModuleGetFunction(byref(self._handle), self._module, name.encode()), f"finding {name}"
-        )
-        code_ = driver().cuFuncSetAttribute(self._handle, _SHARED_MEMORY, shared_bytes)
-        _check(code_, f"{shared_bytes} bytes of shared memory for {name}")
+        found = driver().cuModuleGetFunction(byref(self._handle), self._module, name.encode())
+        _check(found, f"finding {name}")
+        allowed = driver().cuFuncSetAttribute(self._handle, _SHARED_MEMORY, shared_bytes)
+        _check(allowed, f"{shared_bytes} bytes of shared memory for {name}")
 
-    def launch(self, grid: tuple[int, int, int], threads: int, params: Params, *, overlaps: bool) -> None:
-        """On the current stream. overlaps: may begin before the kernel ahead ends, which it waits for."""
+    def launch(self, grid: tuple[int, int, int], threads: int, params: Params) -> None:
+        """On the current stream. It may begin before the kernel ahead ends, and waits for that itself: the
+        first that it does is `griddepcontrol.wait` (kernels/overlap.py)."""
         stream = torch.cuda.current_stream().cuda_stream
-        attribute = _Attribute(_OVERLAPS, 0, 1)
-        config = _Config(
-            *grid, threads, 1, 1, self._shared_bytes, stream, ctypes.pointer(attribute), int(overlaps)
-        )
+        overlaps = ctypes.pointer(_Attribute(_OVERLAPS, 0, 1))
+        config = _Config(*grid, threads, 1, 1, self._shared_bytes, stream, overlaps, 1)
         args = (c_void_p * 1)(params.address)
         _check(driver().cuLaunchKernelEx(byref(config), self._handle, args, None), "launch")
 
 
 class _Attribute(ctypes.Structure):
     _fields_ = [("id", c_int), ("pad", c_int), ("value", c_int), ("rest", c_int * 15)]
-
-    def __init__(self, id: int, pad: int, value: int) -> None:
-        super().__init__(id, pad, value)
 
 
 class _Config(ctypes.Structure):
@@ -160,18 +154,26 @@ def tensor_map(tensor: Tensor, order: tuple[int, ...], box: tuple[int, ...]) -> 
 
     order: dimensions of the tensor from the contiguous one outward. box: elements in each, in that order.
     """
-    size = tensor.element_size()
-    shape, strides = tensor.shape, tensor.stride()
-    rank = len(order)
+    shape, strides = (tuple(of[d] for d in order) for of in (tensor.shape, tensor.stride()))
+    return _tensor_map(tensor.data_ptr(), tensor.dtype, shape, strides, box)
+
+
+@lru_cache(maxsize=256)
+def _tensor_map(
+    at: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
+) -> bytes:
+    rank = len(shape)
     # A stride of a dimension of one element says nothing, and may be one that the engine refuses.
-    steps = [strides[d] * size if shape[d] > 1 else 16 for d in order[1:]]
+    steps = (
+        stride * dtype.itemsize if n > 1 else 16 for n, stride in zip(shape[1:], strides[1:], strict=True)
+    )
     buffer = ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
-    at = ctypes.addressof(buffer)
-    at += -at % _MAP_ALIGNMENT
+    to = ctypes.addressof(buffer)
+    to += -to % _MAP_ALIGNMENT
     code = driver().cuTensorMapEncodeTiled(
-        c_void_p(at), _MAP_TYPES[tensor.dtype], rank, c_void_p(tensor.data_ptr()),
-        (c_uint64 * rank)(*(shape[d] for d in order)), (c_uint64 * (rank - 1))(*steps),
-        (c_uint32 * rank)(*box), (c_uint32 * rank)(*[1] * rank), 0, _SWIZZLE_128, _PROMOTE_256, 0,
+        c_void_p(to), _MAP_TYPES[dtype], rank, c_void_p(at), (c_uint64 * rank)(*shape),
+        (c_uint64 * (rank - 1))(*steps), (c_uint32 * rank)(*box), (c_uint32 * rank)(*[1] * rank),
+        0, _SWIZZLE_128, _PROMOTE_256, 0,
     )  # fmt: skip
-    _check(code, f"tensor map of {tuple(shape)} with strides {strides} and box {box}")
-    return ctypes.string_at(at, MAP_BYTES)
+    _check(code, f"tensor map of {shape} with strides {strides} and box {box}")
+    return ctypes.string_at(to, MAP_BYTES)

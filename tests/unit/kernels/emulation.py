@@ -85,7 +85,7 @@ class Emulated:
         assert done.returncode == 0, done.stderr[:3000]
         self._library = ctypes.CDLL(str(folder / "kernel.so"))
 
-    def launch(self, grid: tuple[int, int, int], threads: int, params: Params, *, overlaps: bool) -> None:
+    def launch(self, grid: tuple[int, int, int], threads: int, params: Params) -> None:
         self._library.run(ctypes.c_void_p(params.address), *grid, threads)
 
 

@@ -89,5 +89,5 @@ def decode_attention(
         scale_log2=scale * hopper.LOG2_E, window=window, num_rows=batch, num_kv_heads=num_kv_heads,
         table_stride=block_tables_BN.stride(0),
     )  # fmt: skip
-    function.launch((num_kv_heads, batch, splits), THREADS, params, overlaps=True)
+    function.launch((num_kv_heads, batch, splits), THREADS, params)
     return out

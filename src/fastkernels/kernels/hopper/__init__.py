@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_float, c_int, c_longlong, c_void_p
-from functools import cache, lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from fastkernels.kernels.cuda_source import MISSING, Function, Params, compiled,
 from fastkernels.kernels.hopper.sources import source
 
 HEAD_DIMS = (64, 256)  # from, to
+LOG2_E = 1.4426950408889634
 PANEL = 64  # elements of a row of a swizzled tile
 ALIGNMENT = 1024  # bytes, of tiles in shared memory
 
@@ -41,9 +42,6 @@ class _Fields(ctypes.Structure):
         ("window", c_int),
         ("splits", c_int),
     ]
-
-
-LOG2_E = 1.4426950408889634
 
 
 def unsupported(
@@ -108,34 +106,9 @@ def _function(
         return Function(compiled(source(name, dict(constant)), "sm_90a"), name, shared_bytes)
 
 
-@lru_cache(maxsize=256)
-def _cache_map(
-    at: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, box: int
-) -> bytes:
-    cache = _At(at, shape, strides, dtype)
-    return tensor_map(cache, (3, 1, 2, 0), (PANEL, box, 1, 1))  # pyright: ignore[reportArgumentType]
-
-
-class _At:
-    """What of a tensor a map is made from."""
-
-    def __init__(self, at: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> None:
-        self._at, self.shape, self._strides, self.dtype = at, shape, strides, dtype
-
-    def data_ptr(self) -> int:
-        return self._at
-
-    def stride(self) -> tuple[int, ...]:
-        return self._strides
-
-    def element_size(self) -> int:
-        return self.dtype.itemsize
-
-
 def cache_map(cache: Tensor, tile: int) -> bytes:
     """Boxes of a cache block of one head, or of `tile` tokens of a longer block."""
-    box = min(cache.shape[1], tile)
-    return _cache_map(cache.data_ptr(), tuple(cache.shape), cache.stride(), cache.dtype, box)
+    return tensor_map(cache, (3, 1, 2, 0), (PANEL, min(cache.shape[1], tile), 1, 1))
 
 
 def params(maps: list[bytes], **values: object) -> Params:

@@ -38,7 +38,6 @@ constexpr int BOXES = TILE / BOX;
 constexpr int COPIES = BOXES * PANELS;
 constexpr u32 PANEL_BYTES = TILE * 128;
 constexpr u32 TILE_BYTES = PANELS * PANEL_BYTES;
-constexpr float LOG2_E = 1.4426950408889634f;
 static_assert(COPIES <= 32, "a lane of the loading warp starts one copy");
 
 #define DEVICE __device__ __forceinline__
@@ -185,6 +184,7 @@ DEVICE float quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 #if SINKS
+constexpr float LOG2_E = 1.4426950408889634f;
 DEVICE float sink_log2(const void* sinks, int head) {
 #if SINKS == 1
     return ((const float*)sinks)[head] * LOG2_E;

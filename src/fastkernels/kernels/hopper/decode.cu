@@ -14,7 +14,6 @@ struct Barriers {
     u64 k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
-constexpr u32 SHARED_BYTES = 2 * STAGES * TILE_BYTES + 1024;
 constexpr int LINE = DIMS + 4;  // floats of a row of a warp's part: rows start at different banks
 static_assert(WARPS * GROUP * LINE * 4 <= 2 * STAGES * TILE_BYTES, "parts of the warps lie where tiles lay");
 

@@ -28,11 +28,10 @@ struct Barriers {
     u64 k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
-constexpr u32 SHARED_BYTES = Q_BYTES + 2 * STAGES * TILE_BYTES + 1024;  // and Work, Barriers: static
-
 // Where in the list of tiles the loading warp is: rows in chunks of 32, one a lane.
 struct Rows {
-    int chunk, before, ends, count, start, length, seq_len;  // `ends`: tiles of the chunk up to this lane's row's end
+    int chunk, before;  // which, and the tiles of those before it
+    int start, length, seq_len, ends;  // the lane's row; tiles of the chunk up to its end
 };
 
 DEVICE void read_chunk(Rows& rows, const Params& p) {
@@ -43,7 +42,7 @@ DEVICE void read_chunk(Rows& rows, const Params& p) {
         rows.length = p.query_starts[row + 1] - rows.start;
         rows.seq_len = p.seq_lens[row];
     }
-    rows.count = rows.ends = (rows.length + TOKENS - 1) / TOKENS;
+    rows.ends = (rows.length + TOKENS - 1) / TOKENS;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
         int other = __shfl_up_sync(~0u, rows.ends, d);
@@ -51,7 +50,7 @@ DEVICE void read_chunk(Rows& rows, const Params& p) {
     }
 }
 
-// False where no tile is left. A part that its tile does not need has no blocks.
+// False where no tile is left. Of a tile's parts those from `used` on are not needed.
 DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int origin) {
     work.unit = SPLIT ? ticket / p.splits : ticket;
     work.split = ticket - work.unit * (SPLIT ? p.splits : 1);
@@ -66,12 +65,10 @@ DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int o
     }
     int at = tile - rows.before;
     int lane = __popc(__ballot_sync(~0u, rows.ends <= at));
-    int count = __shfl_sync(~0u, rows.count, lane), ends = __shfl_sync(~0u, rows.ends, lane);
     work.row = rows.chunk * 32 + lane;
-    int query_len = __shfl_sync(~0u, rows.length, lane);
     // A row's last tile sees the most keys: it comes first.
-    int first_query = (ends - 1 - at) * TOKENS;
-    work.tokens = query_len - first_query;
+    int first_query = (__shfl_sync(~0u, rows.ends, lane) - 1 - at) * TOKENS;
+    work.tokens = __shfl_sync(~0u, rows.length, lane) - first_query;
     work.first_token = __shfl_sync(~0u, rows.start, lane) - origin + first_query;
     work.position = __shfl_sync(~0u, rows.seq_len, lane) - work.tokens;
     work.end = work.position + min(TOKENS, work.tokens);
@@ -92,7 +89,7 @@ DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int o
 DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* slots, Barriers* b) {
     int lane = threadIdx.x % 32;
     int origin = p.query_starts[0];
-    Rows rows = {0, 0, 0, 0, 0, 0, 0};
+    Rows rows = {0, 0, 0, 0, 0, 0};
     read_chunk(rows, p);
     int ticket = blockIdx.x;
     u32 stage = 0, phase = 1;  // of an empty pipeline the phase before the first is over

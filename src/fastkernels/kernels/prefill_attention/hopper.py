@@ -117,5 +117,5 @@ def prefill_attention(
         scale_log2=scale * hopper.LOG2_E, num_kv_heads=num_kv_heads, window=window,
         table_stride=block_tables_BN.stride(0),
     )  # fmt: skip
-    function.launch((min(units * splits, num_sms), 1, 1), THREADS, params, overlaps=True)
+    function.launch((min(units * splits, num_sms), 1, 1), THREADS, params)
     return out
