@@ -24,11 +24,6 @@ class Shape(NamedTuple):
     resident: int  # programs of a multiprocessor
 
 
-def options(shape: Shape) -> dict[str, int]:
-    """What a shape fixes of the kernel besides its tile."""
-    return {"MIN_SPLIT": shape.tile}
-
-
 def shared_bytes(dims: int, shape: Shape) -> int:
     return 4 * dims * shape.stages * shape.tile + hopper.ALIGNMENT
 
@@ -78,7 +73,7 @@ def decode_attention(
         split_lse = torch.empty(parts, dtype=torch.float32, device=out.device)
         counters = zeroed(batch * num_kv_heads, out.device)
     constant = hopper.constants(q_BHK, k_cache, shape.tile, shape.stages, window, sinks_H)
-    function = hopper.function("decode", constant | options(shape), shared_bytes(dims, shape), q_BHK.device)
+    function = hopper.function("decode", constant, shared_bytes(dims, shape), q_BHK.device)
     # No map of queries: they are read as they lie.
     cache_maps = [hopper.cache_map(cache, shape.tile) for cache in (k_cache, v_cache)]
     params = hopper.params(

@@ -21,13 +21,13 @@ struct Part {
     int first, begin, end, used;
 };
 
-// As kernels/decode_attention/triton.py cuts a row: whole tiles, MIN_SPLIT keys at least.
+// As kernels/decode_attention/triton.py cuts a row, into whole tiles.
 DEVICE Part find_part(int seq_len, int split, int splits, int window) {
     Part part;
     part.first = WINDOWED ? max(seq_len - window, 0) : 0;
     int start = part.first / TILE * TILE, keys = seq_len - start;
     int size = ((keys + splits - 1) / splits + TILE - 1) / TILE * TILE;
-    size = max(size, MIN_SPLIT);
+    size = max(size, TILE);  // of a row without keys, too
     part.begin = start + split * size;
     part.end = min(part.begin + size, seq_len);
     part.used = (keys + size - 1) / size;

@@ -27,9 +27,9 @@ MOST_SPLITS = 16
 class Shape(NamedTuple):
     tile: int  # keys of a step
     stages: int  # steps on their way
-    ping_pong: bool = True
-    beside: bool = True
-    half: bool = True
+    ping_pong: bool = True  # the warpgroups take turns at the tensor cores
+    beside: bool = True  # a step's softmax is computed beside the values of the step before
+    half: bool = True  # a tile's first step is half as long where its keys end there
 
 
 def options(shape: Shape) -> dict[str, int]:
