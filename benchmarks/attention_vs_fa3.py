@@ -1,12 +1,13 @@
 """Our Hopper attention beside FlashAttention-3 and our other implementations, at shapes of registered models.
 
-python benchmarks/attention_vs_fa3.py attention_vs_fa3.json --seconds 90
-python benchmarks/attention_vs_fa3.py attention_variants.json --seconds 120 --variants --no-checks
+python benchmarks/attention_vs_fa3.py --out attention_vs_fa3.json [--vllm-path ~/site-vllm] [--seconds 90]
+python benchmarks/attention_vs_fa3.py --out variants.json --variants --no-checks --seconds 120
 
     ratio = FlashAttention-3's time / ours
 
 Checks compare with the formula in float64, over caches whose unseen slots are NaN. Times are medians over
 replays of a CUDA graph; FlashAttention-3 is that of vllm.vllm_flash_attn, where it can be imported.
+`--vllm-path` is the folder with vLLM's packages, where it is not installed beside ours.
 `--variants` times other tile shapes, too. Two checks come first, then the times of Llama's shapes, the other
 checks, the other times. All run in a child process: a kernel that hangs or faults costs one job. The report
 is written after each job, so that what was finished stays where the run is cut off.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -356,11 +358,15 @@ class Report:
         )
 
 
-def run(jobs: list[list], options: list[str], seconds: float, report: Report) -> None:
+def run(jobs: list[list], options: list[str], seconds: float, vllm_path: Path | None, report: Report) -> None:
+    paths = [os.environ.get("PYTHONPATH", ""), str(vllm_path.expanduser()) if vllm_path else ""]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     lost, end = 0, time.monotonic() + seconds
     while jobs and lost < MOST_LOST and time.monotonic() < end:
-        command = [sys.executable, __file__, "-", "--child", json.dumps(jobs), *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [sys.executable, __file__, "--child", json.dumps(jobs), *options]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ
+        )
         said: list[str] = []
         why = ""
         for line in lines_of(process):
@@ -391,7 +397,8 @@ def run(jobs: list[list], options: list[str], seconds: float, report: Report) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("attention_vs_fa3.json"))
+    parser.add_argument("--vllm-path", type=Path)
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--beside", default="triton", help="implementations, commas between them")
@@ -411,7 +418,7 @@ def main() -> None:
     jobs = [list(job) for job in jobs if arguments.only in ("", job[1 if job[0] == "check" else 0])]
     options = [f"--beside={arguments.beside}", *(["--variants"] if arguments.variants else [])]
     report = Report(arguments.out)
-    run(jobs, options, arguments.seconds, report)
+    run(jobs, options, arguments.seconds, arguments.vllm_path, report)
     for row in report.rows:
         shown = {k: v for k, v in row.items() if k not in ("job", "seconds")}
         print(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items()))
