@@ -8,7 +8,8 @@ from pathlib import Path
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
 EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
-VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first; qwen2_vl's reference
+VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
+SEEING = ("qwen2_5_omni", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe")  # vLLM is their reference
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Job:
     out: str = "--json"
 
 
-def _kernels(mode: str, name: str, seconds: int, *filters: str) -> Part:
-    return Part(name, seconds, (*FK, "kernels", f"--{mode}", *filters, "--json"))
+def _kernels(mode: str, name: str, seconds: int, *filters: str, gpus: int = 1) -> Part:
+    return Part(name, seconds, (*FK, "kernels", f"--{mode}", *filters, "--json"), gpus)
 
 
 def _l1(*tasks: str) -> tuple[str, ...]:
@@ -97,8 +98,11 @@ NEWER = (
     "mamba",
     "mamba2",
     "mobilenetv4",
+    "qwen2_5_omni",
     "qwen2_vl",
     "qwen3_next",
+    "qwen3_vl",
+    "qwen3_vl_moe",
     "retnet",
     "rwkv7",
     "swinv2",
@@ -115,8 +119,21 @@ OTHERS = {
     "yolov10": (284, 417),
     **dict.fromkeys(NEWER, (200, 200)),
 }
-RANKS = Part(
-    "self_test_ranks", 40, (*FK, "kernels", "--self-test", "--target", "L1/all_reduce", "--json"), gpus=2
+COLLECTIVES = (
+    *(f"L1/{name}" for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")),
+    *(
+        f"L2/{name}"
+        for name in ("all_reduce_norm", "gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm")
+    ),
+    "L2/expert_parallel_moe",
+)
+# Of two ranks; 40 s of them as seen with L1/all_reduce alone.
+RANKS = _kernels(
+    "self-test",
+    "self_test_ranks",
+    400,
+    *(word for task in COLLECTIVES for word in ("--target", task)),
+    gpus=2,
 )
 # Timed cases of no model's batch: a re-ranker's, and what gpt_oss reads a checkpoint with.
 MAXSIM = ("--target", "L2/late_interaction", "--case", "maxsim*")
@@ -140,7 +157,7 @@ EVAL_LLAMA = (
 # Workloads of 1,000 requests would take an hour where a turn loads 94 GB first. Seconds as seen.
 QUICK = ("single-request", "prefill-heavy-smoke")
 # Of the newer ones that are as large. A model runs on one device: the 159 GB of qwen3_next, as registered,
-# are more than an H200 holds.
+# are more than an H200 holds, and so are the 471 GB of qwen3_vl_moe.
 FEWER = dict.fromkeys(("gemma4", "gpt_oss", "kimi_linear", "qwen3_next"), QUICK)
 
 
@@ -158,8 +175,8 @@ EVAL_OTHERS = (
     _other("yolov10", 375),
     *(_other(name, 150, *FEWER.get(name, ())) for name in NEWER),
 )
-# Tested in files of several: classifier, mamba, delta_rule.
-SHARED = ("efficientnetv2", "kimi_linear", "mamba2", "mobilenetv4", "qwen3_next")
+# Tested in files of several: classifier, mamba, delta_rule, images_in_prompts.
+SHARED = ("efficientnetv2", "kimi_linear", "mamba2", "mobilenetv4", "qwen3_next", *SEEING)
 # Of tests/gpu: seconds, processes beside each other, and GPUs where more than one. Engine, split_kernels,
 # listener and sample as seen; of the others guesses.
 GPU_TESTS = {
@@ -186,12 +203,14 @@ GPU_TESTS = {
     "gate": (120, 1),
     "redteam": (300, 1),
     "ranks": (120, 1, 2),
+    "collectives": (120, 1, 2),
     "attention_kernels": (500, 8),
     "attention_hopper": (90, 1),
     "pointwise_kernels": (500, 8),
     "retrieval_kernels": (60, 4),
     "classifier": (60, 1),
     "delta_rule": (120, 1),
+    "images_in_prompts": (120, 1),
     **{name: (60, 1) for name in NEWER if name not in SHARED},
 }
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
@@ -251,7 +270,7 @@ JOBS: dict[str, Job] = {
             f"{name}_vs_reference",
             seconds,
             name,
-            *(VLLM if name == "qwen2_vl" else ()),
+            *(VLLM if name in SEEING else ()),
             program="vs_reference",
         )
         for name, seconds in VS_REFERENCE.items()
@@ -262,6 +281,12 @@ JOBS: dict[str, Job] = {
     ),
     "attention_vs_fa3": _program("attention_vs_fa3", 150, *VLLM, "--seconds", "120"),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
+    **{
+        f"collectives_x{n}": _program(
+            f"collectives_x{n}", 400, "--ranks", str(n), program="collectives", gpus=n
+        )
+        for n in (2, 4)
+    },
     "gate_trials": _program("gate_trials", 760, "--times", "20"),
     "redteam": _program("redteam", 335, "--alternates", str(HERE / "h200" / "kernels_llama.json.gz")),
     **{f"gpu_tests_{name}": _tests(name, *costs) for name, costs in GPU_TESTS.items()},

@@ -16,6 +16,7 @@ from fastkernels import registry
 from fastkernels.runner.models import eval as eval_module
 from tests.contract.test_checkpoints import checkpoint, write
 from tests.e2e.program import assert_good, called, evaluate, settings, started
+from tests.ranks_program import layer
 
 ROOT = Path(__file__).parents[2]
 CANDIDATES = ROOT / "tests" / "candidates"
@@ -409,3 +410,18 @@ def test_ctrl_c_leaves_a_marked_report_and_no_workers(number, tmp_path, interrup
 def children_of(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in found]
+
+
+@pytest.mark.whole
+def test_candidates_run_on_every_rank(tmp_path):
+    """One is every layer's sum over the ranks; another fails on the second rank alone."""
+    ranks = (*LLAMA, "prefill-heavy", "--tp", "2", "--candidates")
+    done, report = evaluate(tmp_path, *ranks, str(layer(tmp_path, "all_reduce")))
+    assert_good(done, report)
+    model = report["models"][0]
+    assert model["swap"]["sites"] == 7  # two layers split by rows in each of three, and the embedding
+    assert model["valid"]
+    assert model["correctness"] == 1.0
+    done, report = evaluate(tmp_path, *ranks, str(layer(tmp_path, "rms_norm")))
+    assert done.returncode == 1
+    assert "rank 1: ValueError: not on this rank" in report["models"][0]["failure"]["message"]

@@ -88,6 +88,18 @@ def test_resize_grid_against_torch(impl, dtype):
     assert worst_row_error(out, resized(table, sizes)) <= limit
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("impl", registered["sample_grid"].names)
+def test_sample_grid_against_the_reference(impl, dtype):
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(48, 48, 1152, generator=generator).to(dtype)
+    places = torch.cat((torch.rand(1000, 2, generator=generator), torch.tensor([[0.0, 0.0], [1.0, 1.0]])))
+    wanted = kernels.sample_grid(places.double(), table.double(), impl="reference")
+    out = kernels.sample_grid(places.cuda(), table.cuda(), impl=impl)
+    limit = 2 * 48 * torch.finfo(torch.float32).eps + (torch.finfo(dtype).eps if dtype.itemsize == 2 else 0)
+    assert worst_row_error(out, wanted) <= limit
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)

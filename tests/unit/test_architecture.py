@@ -36,6 +36,7 @@ RANKS = {
     "report": 7,
     "gate": 8,
     "capture": 8,
+    "serve": 8,
     "cli": 9,
     "__main__": 10,
     "__init__": 10,

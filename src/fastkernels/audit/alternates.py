@@ -51,9 +51,15 @@ def _right(implementation: str | None = None) -> Change:
 
 
 def _names(subject: Subject) -> list[str]:
-    """Implementations of all kernels below the task; `reference` is first."""
+    """Implementations of all kernels below the task; `reference` is first. Layers of one rank call no
+    collectives."""
+    tasks = map(registry.task, sorted(uses.reached(subject.entry.id)))
+    is_alone = subject.case.ranks == 1
     used = [
-        kernel for task in sorted(uses.reached(subject.entry.id)) for kernel in registry.task(task).kernels
+        kernel
+        for task in tasks
+        if not (is_alone and any(case.ranks > 1 for case in task.extra_cases))
+        for kernel in task.kernels
     ]
     return list(dict.fromkeys(name for kernel in used for name in kernels.registered[kernel].names))
 

@@ -25,6 +25,7 @@ VERBS = {
     "eval": "Judge candidates inside whole models; MacroEval.",
     "gate": "Hold a head against its base, for CI: regressions, JUnit, Markdown.",
     "e2e": "Serve one model: throughput and latency, as vllm bench measures.",
+    "serve": "Serve one model over HTTP, as OpenAI's API does.",
     "tune": "Measure all implementations here, write which one is used.",
     "stubs": "Write candidate files with the right names and signatures.",
     "capture": "Record what a model's routers choose; compare it with drawn routing.",
@@ -32,6 +33,7 @@ VERBS = {
     "check": "Look over candidate files without running them.",
     "merge": "Join reports of fk kernels that are parts of one run.",
     "score": "Recompute MacroEval from report files.",
+    "report": "Reports as a page, a leaderboard, or what moved between two.",
     "schema": "Print the JSON Schema of a report.",
     "doctor": "This machine: what works, what does not, how to get it.",
 }

@@ -42,6 +42,20 @@ from fastkernels.cli import options
     help="Alternating rounds of each workload; a latency takes six at least. Default by size, and for some "
     "seconds more while the ratio is uncertain.",
 )
+@click.option(
+    "--tp",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Ranks of each engine: tensor parallel, a GPU (on a CPU a process) for each.",
+)
+@click.option(
+    "--ep",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="As many as --tp: a rank has whole experts, in place of a slice of each.",
+)
 @click.option("--eager", is_flag=True, help="Without CUDA graphs, on both sides.")
 @click.option("--seed", type=int, help="Seed of prompts and weights. Default: fresh, stored in the report.")
 @click.option(

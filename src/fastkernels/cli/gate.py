@@ -69,12 +69,12 @@ def command(
     """
     from fastkernels.cli.progress import counting, saying
     from fastkernels.gate.gate import GateRequest, run_gate
-    from fastkernels.report import files, junit, markdown, publish
+    from fastkernels.report import files, gate_markdown, junit, publish
 
     request = GateRequest.parse(**arguments)
     with counting() as count:
         run = run_gate(request, count, saying)
-    asked = (("--junit", junit_path, junit.text), ("--markdown", markdown_path, markdown.text))
+    asked = (("--junit", junit_path, junit.text), ("--markdown", markdown_path, gate_markdown.text))
     further = [
         (path, lambda flag=flag, path=path, text=text: files.write(text(run.report), path, flag))
         for flag, path, text in asked

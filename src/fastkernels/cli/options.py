@@ -127,6 +127,8 @@ timeout = click.option(
     help="Most time for one phase of a candidate: import, build, first call, call. Default by phase.",
 )
 verbose = click.option(
-    "--verbose", is_flag=True, help="Show failures whole: with the harness's frames and all output."
+    "--verbose",
+    is_flag=True,
+    help="Show all columns, and failures whole: with the harness's frames and all output.",
 )
 report_json = written("--json", "json_path", text="Write the report as JSON; `-` is stdout.")

@@ -33,6 +33,7 @@ from fastkernels.cli import options
     show_default=True,
     help="A category without a valid model counts with speed-up 0.5, or not at all.",
 )
+@options.verbose
 @options.written("--json", "json_path", text="Write the report with its new scores; `-` is stdout.")
 def command(
     results: tuple[str, ...],
@@ -40,6 +41,7 @@ def command(
     lambda_: float,
     empty_family: Literal["half", "drop"],
     json_path: str | None,
+    verbose: bool,
 ) -> None:
     """Recompute MacroEval from reports of `fk eval`. Several reports are scored together, as one: of other
     models, or of other workloads of one model on equal machines.
@@ -53,4 +55,4 @@ def command(
 
     report = merge([json.load_eval(path) for path in results])
     scored = rescore(report, f=f, lambda_=lambda_, empty_family=empty_family)
-    raise SystemExit(publish(scored, json_path, is_run=False))
+    raise SystemExit(publish(scored, json_path, verbose=verbose, is_run=False))

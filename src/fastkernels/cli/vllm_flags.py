@@ -42,8 +42,7 @@ HELD = (
     Held(("--random-prefix-len", "--prefix-len"), 0, "prompts have nothing in common"),
     Held(("--n",), 1, "a request has one continuation"),
     Held(("--temperature",), 0.0, "continuations are greedy, so that runs can be compared"),
-    Held(("--tensor-parallel-size", "-tp"), 1, "a model runs on one device"),
-    Held(("--pipeline-parallel-size", "-pp"), 1, "a model runs on one device"),
+    Held(("--pipeline-parallel-size", "-pp"), 1, "every rank has a part of each layer"),
     Held(("--kv-cache-dtype",), "auto", "caches have the model's dtype"),
 )
 # Switches that change nothing.

@@ -16,13 +16,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
-from fastkernels.engine.core import memory
+from fastkernels.engine.core import memory, parallel
 from fastkernels.engine.core.build import Options, build
 from fastkernels.engine.core.checks import (
     MOST_SEED,
@@ -33,7 +34,9 @@ from fastkernels.engine.core.checks import (
     require_integer,
     require_share,
 )
+from fastkernels.engine.core.follower import Blueprint
 from fastkernels.engine.core.graph_pool import without_graphs
+from fastkernels.engine.core.ranks import Ranks
 from fastkernels.engine.core.request import Request, RequestOutput
 from fastkernels.engine.core.sampling_params import SamplingParams, default_params
 from fastkernels.engine.loop import Loop, language_model, refused
@@ -51,6 +54,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.loader.weights import TOKENS, find, load_model, weights_bytes
 from fastkernels.nn.cache import has_source
 from fastkernels.nn.config import ConfigReader, text_config
+from fastkernels.nn.partition import use_partition
 from fastkernels.records import Size, default_size
 
 # Requests that run at once when the caller does not say.
@@ -71,6 +75,9 @@ class LLM:
     num_kv_cache_blocks: of each cache group, in place of a size taken from the free memory.
     enable_prefix_caching: find the blocks of earlier requests with the same first tokens again. Off by
         default: in a comparison every prompt is computed.
+    tensor_parallel_size: ranks that compute the model together, each with a part of it: GPUs 0, 1, ..., or on
+        a CPU processes. `shutdown` ends them; so does the end of the LLM or of the process.
+    enable_expert_parallel: a rank has some experts whole, in place of a slice of each.
 
     Raises UsageError and its kin for what cannot be loaded, MachineError for what does not fit this machine.
     """
@@ -94,24 +101,48 @@ class LLM:
         enforce_eager: bool = False,
         enable_prefix_caching: bool = False,
         tokenizer: Any | None = None,
+        tensor_parallel_size: int = 1,
+        enable_expert_parallel: bool = False,
     ) -> None:
         require_integer("seed", seed, 0, MOST_SEED)
+        require_integer("tensor_parallel_size", tensor_parallel_size, 1)
         require_share("gpu_memory_utilization", gpu_memory_utilization)
         if num_kv_cache_blocks is not None:
             require_integer("num_kv_cache_blocks", num_kv_cache_blocks, 1)
-        self.device = device_of(device)
+        self.device = parallel.device_of_rank_0(device_of(device), tensor_parallel_size)
         if self.device.index is not None:
             torch.cuda.set_device(self.device)
         self.source = find(model, config, size or default_size(self.device.type))
         self.source.require((TOKENS,), "LLM")
+        parallel.require_served(self.source, tensor_parallel_size, enable_expert_parallel)
         self.dtype = self.source.dtype(self.device) if dtype == "auto" else dtype_of(dtype)
         self.limits = self._limits(max_num_seqs, max_model_len, max_num_batched_tokens, block_size)
         self.overlay = overlay or Overlay.over_baseline()
         self._defaults = default_params(self.source)
         self.text = Text(tokenizer, self.source.folder)
         self.vocabulary = ConfigReader(text_config(self.source.config)).integer("vocab_size")
-        memory.require_weights_fit(weights_bytes(self.source, self.dtype), self.device)
-        self.model = load_model(self.source, self.overlay, self.device, self.dtype, seed)
+        options = Options(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
+        blueprint = Blueprint(
+            self.source,
+            self.overlay.layers,
+            self.device.type,
+            self.dtype,
+            seed,
+            self.vocabulary,
+            self.limits,
+            options,
+            tensor_parallel_size,
+            enable_expert_parallel,
+        )
+        with use_partition(blueprint.partition(0)):
+            needed = weights_bytes(self.source, self.dtype)
+        memory.require_weights_fit(
+            needed * (1 if self.device.type == "cuda" else tensor_parallel_size), self.device
+        )
+        self.ranks = Ranks(blueprint)
+        weakref.finalize(self, self.ranks.close)
+        with self.ranks.building():
+            self.model = load_model(self.source, self.overlay, self.device, self.dtype, seed)
         rows = memory.rows_for_states(
             self.model,
             self.limits.max_rows,
@@ -122,9 +153,20 @@ class LLM:
         )
         self.limits = dataclasses.replace(self.limits, max_rows=rows)
         self.beside = self._beside(enforce_eager)
-        options = Options(gpu_memory_utilization, num_kv_cache_blocks, enforce_eager, enable_prefix_caching)
         warm = None if self.beside is None else self.beside.largest
-        machinery = build(self.model, self.vocabulary, self.limits, self.dtype, self.device, options, warm)
+        self.ranks.meet()
+        with self.ranks.building():
+            machinery = build(
+                self.model,
+                self.vocabulary,
+                self.limits,
+                self.dtype,
+                self.device,
+                options,
+                warm,
+                others=self.ranks if tensor_parallel_size > 1 else None,
+            )
+        self.ranks.ready()
         self.runner, self._scheduler, self._pools = machinery.runner, machinery.scheduler, machinery.pools
         self._intake = Intake(
             self.text,
@@ -139,7 +181,7 @@ class LLM:
         stages: dict[str, Stage] = {}
         if self.beside is not None:
             stages |= self.beside.stages(self._scheduler.ledger)
-        stages["lm"] = TokenStage(self._scheduler, self.runner, self._intake.make_request)
+        stages["lm"] = TokenStage(self._scheduler, self.ranks.device(self.runner), self._intake.make_request)
         self.engine = Engine(stages)
         self._loop = Loop(self.engine, self._intake)
 
@@ -165,7 +207,8 @@ class LLM:
         if has_source(self.model):
             return Listener(self.model, self.device, enforce_eager)
         if hasattr(self.model, "media"):
-            return Towers(self.model, self.device, self.dtype, enforce_eager, self.source.processor)
+            given = (self.device, self.dtype, enforce_eager, self.source.processor)
+            return Towers(self.model, *given, self.text.encode_part)
         return None
 
     # ---- generation
@@ -327,6 +370,10 @@ class LLM:
         if self._scheduler.prefixes is not None:
             self._scheduler.prefixes.forget()
 
+    def shutdown(self) -> None:
+        """End the other ranks. A model of several ranks cannot be used any more; one of one can."""
+        self.ranks.close()
+
     # ---- inspection
 
     @contextlib.contextmanager
@@ -338,7 +385,7 @@ class LLM:
             yield
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start (eager steps by reason), and memory in bytes."""
+        """Counters since the start (eager steps by reason), and memory in bytes; of rank 0."""
         prefixes, cache = self._scheduler.prefixes, self._scheduler.cache
         weights = {p.data_ptr(): p.numel() * p.element_size() for p in self.model.parameters()}
         return {
@@ -351,6 +398,7 @@ class LLM:
             "free_cache_blocks": cache.num_free,
             "block_size": self.limits.block_size,
             "max_rows": self.limits.max_rows,
+            "tensor_parallel_size": self.ranks.size,
             "state_bytes": sum(state.numel() * state.element_size() for state in self.runner.rows.states),
             "prefix_tokens_asked": 0 if prefixes is None else prefixes.num_asked,
             "prefix_tokens_found": 0 if prefixes is None else prefixes.num_found,

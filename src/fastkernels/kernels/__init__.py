@@ -6,7 +6,10 @@ An operation with long implementations is a folder of such files.
 """
 
 from fastkernels.kernels.activation import activation as activation
+from fastkernels.kernels.all_gather import all_gather as all_gather
 from fastkernels.kernels.all_reduce import all_reduce as all_reduce
+from fastkernels.kernels.all_reduce_norm import all_reduce_norm as all_reduce_norm
+from fastkernels.kernels.all_to_all import all_to_all as all_to_all
 from fastkernels.kernels.base import Implementation as Implementation
 from fastkernels.kernels.base import Kernel as Kernel
 from fastkernels.kernels.base import registered as registered
@@ -32,6 +35,10 @@ from fastkernels.kernels.depthwise_norm import depthwise_norm as depthwise_norm
 from fastkernels.kernels.dot_interaction import dot_interaction as dot_interaction
 from fastkernels.kernels.embedding import embedding as embedding
 from fastkernels.kernels.embedding_bag import embedding_bag as embedding_bag
+from fastkernels.kernels.ep_exchange import ep_combine as ep_combine
+from fastkernels.kernels.ep_exchange import ep_dispatch as ep_dispatch
+from fastkernels.kernels.expert_parallel import expert_parallel as expert_parallel
+from fastkernels.kernels.expert_parallel import local_experts as local_experts
 from fastkernels.kernels.experts_mxfp4 import experts_mxfp4 as experts_mxfp4
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla
@@ -71,7 +78,11 @@ from fastkernels.kernels.norm_branches import join_branches as join_branches
 from fastkernels.kernels.norm_branches import split_branches as split_branches
 from fastkernels.kernels.norm_rope_store_kv import norm_rope_store_kv as norm_rope_store_kv
 from fastkernels.kernels.pair_dot import pair_dot as pair_dot
+from fastkernels.kernels.parallel_gemm import all_gather_gemm as all_gather_gemm
+from fastkernels.kernels.parallel_gemm import gemm_all_reduce as gemm_all_reduce
+from fastkernels.kernels.parallel_gemm import gemm_reduce_scatter as gemm_reduce_scatter
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
+from fastkernels.kernels.reduce_scatter import reduce_scatter as reduce_scatter
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
 from fastkernels.kernels.response_mlp import response_mlp as response_mlp
 from fastkernels.kernels.response_norm import response_norm as response_norm
@@ -88,6 +99,8 @@ from fastkernels.kernels.rwkv7_heads import rwkv7_inputs as rwkv7_inputs
 from fastkernels.kernels.rwkv7_heads import rwkv7_output as rwkv7_output
 from fastkernels.kernels.rwkv7_heads import rwkv7_step as rwkv7_step
 from fastkernels.kernels.sample import sample as sample
+from fastkernels.kernels.sample import sample_part as sample_part
+from fastkernels.kernels.sample_grid import sample_grid as sample_grid
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update

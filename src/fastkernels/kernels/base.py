@@ -213,6 +213,11 @@ def use(every: str | None = None, **named: str) -> Iterator[None]:
         _forced.pop()
 
 
+def forced() -> tuple[dict[str, str], ...]:
+    """What `use` forces now, for a process that computes the same."""
+    return tuple(map(dict, _forced))
+
+
 @contextmanager
 def observe(observer: Callable[[str, Sequence[Any]], None]) -> Iterator[None]:
     """Call `observer(kernel name, arguments)` for every kernel that is called with meta tensors in the body.

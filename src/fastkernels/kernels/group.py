@@ -84,6 +84,21 @@ def simulated(calls: Sequence[Callable[[], Result]]) -> list[Result]:
         met.append([rank.brought for rank in ranks])
 
 
+def not_distributed(*_: object) -> str | None:
+    """Why torch.distributed cannot serve a call in the group in flight, or None."""
+    return None if isinstance(group(), Distributed) else "the ranks are simulated in one process"
+
+
+class Sketched:
+    """A rank of a group whose calls are made on meta tensors: nobody has anything to tell."""
+
+    def __init__(self, size: int) -> None:
+        self.rank, self.size = 0, size
+
+    def gather(self, x: Tensor) -> list[Tensor]:
+        return [torch.empty_like(x) for _ in range(self.size)]
+
+
 class _Waits(Exception):
     """A rank is at a collective to which not all have come yet."""
 

@@ -68,18 +68,43 @@ def _indexed(index: Path) -> dict[Path, list[str] | None]:
     return dict(files)
 
 
-def read_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor, one at a time. A FileFormatError names the file and the tensor."""
-    from safetensors import SafetensorError
-
+def read_tensors(paths: Iterable[Path], in_slices: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every tensor, one at a time; in_slices: what reads the slices of it that it is asked for. A
+    FileFormatError names the file and the tensor."""
     for path in paths:
         with _opened(path) as file:
             for name in list(file.keys()):
-                try:
-                    tensor = file.get_tensor(name)
-                except (SafetensorError, RuntimeError, ValueError) as error:
-                    raise FileFormatError(path, f"tensor {name}", f"{error}. {_AGAIN}") from error
+                with _naming(path, name):
+                    tensor = _Slices(file, path, name) if in_slices else file.get_tensor(name)
                 yield name, tensor
+
+
+@contextmanager
+def _naming(path: Path, name: str) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        raise FileFormatError(path, f"tensor {name}", f"{error}. {_AGAIN}") from error
+
+
+class _Slices:
+    """A tensor of a file that is open: its shape and dtype, and of its values what is asked for."""
+
+    def __init__(self, file: Any, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        if isinstance(file, _Unpickled):
+            self._whole = file.get_tensor(name)  # mapped
+            self.shape, self.dtype = self._whole.shape, self._whole.dtype
+        else:
+            self._whole = file.get_slice(name)
+            self.shape = torch.Size(self._whole.get_shape())
+            self.dtype = (self._whole[:0] if self.shape else file.get_tensor(name)).dtype
+
+    def __getitem__(self, places: Any) -> Tensor:
+        with _naming(self._path, self._name):
+            return self._whole[places]
 
 
 def misplaced(files: dict[Path, list[str] | None]) -> list[tuple[Path, str]]:

@@ -59,6 +59,7 @@ _LIMITS = {
     "routed": distributions.ORDINARY,
     "routed.attended": distributions.ATTENTION,
     "routed.recurrent": distributions.ATTENTION,
+    "routed.media": distributions.ATTENTION,
     "cache": distributions.ATTENTION,
     "state": distributions.ATTENTION,
     "kept": distributions.ATTENTION,
@@ -166,8 +167,17 @@ def draw_links(
             drawn[name] = value.expand(links, *value.shape)
             continue
         if spec.draw.startswith("routing."):
-            value = routing.from_plan(spec, case, _seed(seed, "routing")).to(device)
-            drawn[name] = value.expand(links, *value.shape)
+            if case.ranks == 1:
+                value = routing.from_plan(spec, case, _seed(seed, "routing")).to(device)
+                drawn[name] = value.expand(links, *value.shape)
+            else:
+                seeds = _routing_seeds(seed, case, name, links)
+                drawn[name] = torch.stack([routing.from_plan(spec, case, own) for own in seeds]).to(device)
+            continue
+        if spec.draw == "replicated":
+            own, as_normal = ranks.own_name(name), spec.model_copy(update={"draw": "normal"})
+            value = draw_links({own: as_normal}, case, seed, lambda _: 1, distribution, device)[own]
+            drawn[name] = value.expand(links, *spec.shape)
             continue
         generator = Generator(device).manual_seed(_seed(seed, name))
         value = torch.empty((links, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
@@ -195,7 +205,7 @@ def draw_links(
         else:
             raise ValueError(f"{case.task} {case.id}: {name} has unknown draw '{spec.draw}'")
         if spec.draw.startswith("routed"):
-            routing.plant(value, spec, case, _seed(seed, "routing"))
+            routing.plant(value, spec, case, _routing_seeds(seed, case, name, links))
         if spec.draw == "cache":
             _spoil_unheld(name, value, laid)
         elif spec.draw in ("state", "kept"):
@@ -223,6 +233,13 @@ def cast(
 
 def _seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:8], "big") >> 1
+
+
+def _routing_seeds(seed: int, case: Case, name: str, links: int) -> list[int]:
+    """Of each link: calls in a row have one routing, ranks one each."""
+    if case.ranks == 1:
+        return [_seed(seed, "routing")] * links
+    return [_seed(seed, f"routing.{ranks.place(name) + link}") for link in range(links)]
 
 
 def _layout(case: Case, seed: int, other_lengths: bool, group: int) -> Layout:

@@ -125,6 +125,7 @@ class Call:
     step: Step | None
     mutable: dict[str, Tensor]
     peers: tuple[Call, ...] = ()  # of the other ranks, where one process makes the calls of all
+    rank: int = 0  # the own one; the peers follow it round the group
 
     def ambient(self) -> AbstractContextManager[None]:
         return use_step(self.step)
@@ -135,7 +136,9 @@ class Call:
             # Here, because kernels of an older revision (fk gate) have none.
             from fastkernels.kernels.group import simulated
 
-            return simulated([self._forward, *(peer._forward for peer in self.peers)])[0]
+            from_own = (self, *self.peers)
+            from_first = (from_own[place - self.rank] for place in range(len(from_own)))
+            return simulated([call._forward for call in from_first])[self.rank]
         return self._forward()
 
     def _forward(self) -> Any:
@@ -164,6 +167,7 @@ def parts(result: Any) -> tuple[Any, ...]:
 def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: bool = True) -> Call:
     """A call of `module` on a trial's tensors. `load=False`: its parameters are in place (next iteration).
     With its peers' tensors beside them, the calls of all ranks, of which the own one's results count."""
+    rank = ranks.own_rank(tensors)
     tensors, *others = ranks.by_rank(tensors)
     if load:
         load_parameters(module, tensors)
@@ -187,6 +191,7 @@ def bind(module: nn.Module, case: Case, tensors: Mapping[str, Tensor], load: boo
         _step(case, tensors) if has_caches else None,
         {name: tensors[name] for name in sorted(mutable)},
         peers,
+        rank,
     )
 
 

@@ -5,7 +5,8 @@
 The twin's tokens choose experts as captured tokens of its phase did; in a mixed step prefill tokens, of which
 it has most. What computes the choice from hidden states (a whole block, layer or model) gets drawn rows that
 lead to the captured experts: real rows have near ties, where two right kernels may choose differently, and
-the judge could not tell which is wrong.
+the judge could not tell which is wrong. A case that no architecture makes (a group's ranks) replays a capture
+with as many experts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import chain
 from fastkernels import registry
 from fastkernels.errors import UsageError
 from fastkernels.loader import golden
-from fastkernels.records import Capture, Case, Golden, Routing, TensorSpec, TokenPhase
+from fastkernels.records import REGISTRY, Capture, Case, Golden, Routing, TensorSpec, TokenPhase
 
 CAPTURED = "captured"
 
@@ -62,7 +63,7 @@ def _fits(case: Case, capture: Capture) -> bool:
     found = _experts(case)
     assert found is not None
     same = found[0] in (None, capture.top_k) and found[1] == capture.experts
-    return same and case.provenance.architecture == capture.architecture
+    return same and case.provenance.architecture in (capture.architecture, REGISTRY)
 
 
 def _twin(case: Case, capture: Capture, folder: str) -> Case:
@@ -96,8 +97,8 @@ def _require_some(replayable: list[Case], capture: Capture, folder: str) -> None
         )
     if any(_fits(case, capture) for case in replayable):
         return
-    here = sorted({case.provenance.architecture for case in replayable})
-    if capture.architecture not in here:
+    here = sorted({case.provenance.architecture for case in replayable} - {REGISTRY})
+    if here and capture.architecture not in here:
         raise UsageError(
             f"--golden {folder}: captured from {capture.architecture}, and the cases asked for are of "
             f"{', '.join(here)}. Capture one of those: fk capture --model {here[0]}"

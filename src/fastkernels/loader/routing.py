@@ -18,7 +18,7 @@ the renormalisation still shows. T tokens · k experts of a token · E experts �
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -104,7 +104,8 @@ def fill_gate(gate_LED: Tensor, generator: Generator) -> None:
 
 def routed(specs: Mapping[str, TensorSpec], baseline: nn.Module) -> dict[str, TensorSpec]:
     """The specs that decide the choice in a module with routers: the gates, and the rows that reach them,
-    which are activations of their width, or in a model, which has none, the rows of its embedding."""
+    which are activations of their width, or in a model, which has none, the rows of its embedding, and rows
+    of media, each of one width or several side by side."""
     found = routers(baseline)
     if not found:
         return {}
@@ -119,9 +120,20 @@ def routed(specs: Mapping[str, TensorSpec], baseline: nn.Module) -> dict[str, Te
         if name.startswith("arg.") and spec.draw in draws and spec.shape[-1] == width
     }
     if not rows:
-        rows = {name: "routed.embedding" for name in specs if name.startswith("param.") and "embed" in name}
+        tables = {name for name in specs if name.startswith("param.") and "embed" in name}
+        rows = {name: "routed.embedding" for name in tables if specs[name].shape[1:] == (width,)}
+        rows |= {
+            name: "routed.media"
+            for name, spec in specs.items()
+            if name.startswith("arg.") and spec.draw in draws and spec.shape[-1] % width == 0
+        }
     changed = dict.fromkeys(gates, "router") | rows
     drawn = {name: specs[name].model_copy(update={"draw": draw}) for name, draw in changed.items()}
+    drawn |= {
+        name: spec.model_copy(update={"row": width})
+        for name, spec in drawn.items()
+        if spec.draw == "routed.media"
+    }
     biases = (name.removesuffix("weight") + "bias" for name in gates)
     narrow = {"low": -GATE_BIAS, "high": GATE_BIAS}
     return drawn | {name: specs[name].model_copy(update=narrow) for name in biases if name in specs}
@@ -141,16 +153,26 @@ def from_plan(spec: TensorSpec, case: Case, seed: int) -> Tensor:
     return values[spec.draw].to(getattr(torch, spec.dtype))
 
 
-def plant(x_LTD: Tensor, spec: TensorSpec, case: Case, seed: int) -> None:
-    """Add to each row, in place and at the row's own scale, the directions of the experts that it chooses.
+def plant(x_LTD: Tensor, spec: TensorSpec, case: Case, seed_L: Sequence[int]) -> None:
+    """Add to each row, in place and at the row's own scale, the directions of the experts that it chooses;
+    links with one seed choose alike.
 
     Behind a norm a row's scale is lost: there the directions must stand out even in a row of zeros, and in
     an embedding against all that the layers before the router add.
     """
+    if spec.draw == "routed.media":  # all parts of a row choose the same
+        assert spec.row is not None
+        parts = x_LTD.unflatten(-1, (-1, spec.row)).unbind(-2)
+        for part_LTD in parts:
+            plant(part_LTD, spec.model_copy(update={"draw": "routed.embedding"}), case, seed_L)
+        return
     experts, dim = _routing(case).experts, x_LTD.shape[-1]
-    ids_TK = plan(_routing(case), x_LTD.shape[1], Generator().manual_seed(seed)).to(x_LTD.device)
-    sums_TD = directions(experts, dim).to(x_LTD.device)[ids_TK].sum(1) * (LOGIT / (GAIN * dim**0.5))
-    for x_TD in x_LTD.unbind(0):
+    sums: dict[int, Tensor] = {}
+    for seed in set(seed_L):
+        ids_TK = plan(_routing(case), x_LTD.shape[1], Generator().manual_seed(seed)).to(x_LTD.device)
+        sums[seed] = directions(experts, dim).to(x_LTD.device)[ids_TK].sum(1) * (LOGIT / (GAIN * dim**0.5))
+    for x_TD, seed in zip(x_LTD.unbind(0), seed_L, strict=True):
+        sums_TD = sums[seed]
         scale_T1 = x_TD.float().square().mean(-1, keepdim=True).sqrt().clamp_min(LEAST_SCALE[spec.draw])
         x_TD += (sums_TD * scale_T1).to(x_TD.dtype)
 

@@ -29,6 +29,7 @@ from fastkernels.loader.materialize import differences, prepare
 from fastkernels.loader.overlay import Overlay
 from fastkernels.nn.config import text_config
 from fastkernels.nn.misfits import MAX_REPORTED
+from fastkernels.nn.partition import is_split
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.weights import load_weights
 from fastkernels.records import Size
@@ -233,7 +234,8 @@ def weights_bytes(source: ModelSource, dtype: torch.dtype) -> int:
 def load_model(
     source: ModelSource, overlay: Overlay, device: torch.device, dtype: torch.dtype, seed: int
 ) -> nn.Module:
-    """Build and fill the model. WeightsError, FileFormatError and UsageError say what does not fit."""
+    """Build and fill the model; inside `use_partition` one rank's part of it, and no more is read or drawn.
+    WeightsError, FileFormatError and UsageError say what does not fit."""
     files = source.files
     model = build(source, overlay, device, dtype)
     if source.folder is None:
@@ -262,7 +264,7 @@ def _load_checkpoint(
     """Raises for all tensors that do not fit, and for those that are not where an index places them."""
     lost = [one for found in files.values() for one in misplaced(found)]
     try:
-        load_weights(model, _tensors(files))
+        load_weights(model, _tensors(files, is_split(model)))
     except WeightsError as error:
         if lost:
             raise misplacement(lost, str(error)) from error
@@ -271,8 +273,8 @@ def _load_checkpoint(
         raise misplacement(lost)
 
 
-def _tensors(files: dict[str, dict[Path, list[str] | None]]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(files: dict[str, dict[Path, list[str] | None]], in_slices: bool) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of all parts, under its name in the whole model."""
     for prefix, found in files.items():
-        for name, tensor in read_tensors(found):
+        for name, tensor in read_tensors(found, in_slices):
             yield prefix + name, tensor

@@ -17,6 +17,7 @@ are measured ceilings (registry/devices/*.yaml, or measured at run time: ceiling
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastkernels.kernels.base import observe
+from fastkernels.kernels.group import Sketched, use_group
 from fastkernels.kernels.work import Tally, size
 from fastkernels.loader.inputs import trial_specs
 from fastkernels.loader.materialize import bind, build_module
@@ -65,7 +67,8 @@ def work(case: Case, overlay: Overlay) -> Work:
     tensors = meta_tensors(specs)
     call = bind(module, case, tensors)
     tally, used = Tally(_requests(case), _reached(case)), _Used()
-    with observe(tally), FlopCounterMode(display=False) as plain, used:
+    group = use_group(Sketched(case.ranks)) if case.ranks > 1 else nullcontext()
+    with observe(tally), FlopCounterMode(display=False) as plain, used, group:
         outputs = call.invoke()
     # Plain matrix products of a module run in the case's dtype.
     tally.flops[case.dtype] = tally.flops.get(case.dtype, 0) + plain.get_total_flops()

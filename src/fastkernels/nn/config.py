@@ -13,7 +13,9 @@ REQUIRED: Any = object()
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of a model of several parts the language model's configuration: its section, and what is said for all
-    parts. Older files say all of it there, and their section holds defaults alone."""
+    parts. Older files say all of it there, and their section holds defaults alone. Of a model that speaks, of
+    the half that reads."""
+    config = config.get("thinker_config") or config
     section = config.get("text_config")
     return {**section, **config} if isinstance(section, Mapping) else config
 

@@ -6,6 +6,7 @@
 A model with `media` serves {"prompt": ..., "multi_modal_data": {"image": [...]}}. An item is a call of a
 stage, its tower, with one argument that has a `digest`. The call's result has a row for each token of the
 item [N, D]; `forward` gets such rows behind ids and positions, and for each token which row stands for it.
+An item's rows stand in one run, or in several with text between them: a video's steps with their times.
 processor: the checkpoint's preprocessor_config.json, {} without one.
 """
 
@@ -22,13 +23,26 @@ from torch import Tensor
 from fastkernels.nn.program import Call
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What stands with the runs of an item: a text ahead of each, and an id on both sides of each. In a
+    prompt with one placeholder for the item these ids may stand around it: they are those of the runs then.
+    texts: None where the caller did not say what they tell; a prompt needs a placeholder for each row then.
+    """
+
+    texts: tuple[str, ...] | None
+    around: tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One medium, ready for its tower. offsets_3N: positions of its N rows on three axes (temporal, height,
-    width), counted from where the text ahead of it ends."""
+    """One medium, ready for its tower. runs: of each the positions [3, N] of its rows on three axes
+    (temporal, height, width), counted from where the text ahead of it ends. said: None where rows alone stand
+    for it."""
 
     call: Call
-    offsets_3N: NDArray[np.int64]
+    runs: tuple[NDArray[np.int64], ...]
+    said: Said | None = None
 
     @property
     def digest(self) -> bytes:
@@ -36,7 +50,7 @@ class Item:
 
     @property
     def num_tokens(self) -> int:
-        return self.offsets_3N.shape[1]
+        return sum(offsets_3N.shape[1] for offsets_3N in self.runs)
 
 
 def content_of(call: Call) -> bytes:
@@ -49,8 +63,8 @@ class Medium(Protocol):
 
     placeholder: int
 
-    def item(self, given: Tensor) -> Item:
-        """RequestError for what the model cannot take."""
+    def item(self, given: Tensor, about: Any = None) -> Item:
+        """about: what the caller says of it. RequestError for what the model cannot take."""
         ...
 
 

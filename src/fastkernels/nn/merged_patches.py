@@ -101,14 +101,26 @@ class Pictures:
         self.placeholder, self.stage, self.patching = placeholder, stage, patching
         self.least, self.most, self.is_video = least, most, is_video
 
-    def item(self, given: Tensor) -> Item:
+    def item(self, given: Tensor, about: Any = None) -> Item:
+        if about is not None:
+            raise RequestError(f"nothing is said beside {self._what}, not {about!r:.60}")
         frames = self.frames(given)
-        size, merge = self.patching.patch_size, self.patching.merge_size
-        rows, columns = frames.height // size // merge, frames.width // size // merge
-        return Item(Call(self.stage, frames), grid_offsets(frames.steps, rows, columns))
+        return Item(Call(self.stage, frames), (grid_offsets(frames.steps, *self.blocks_of(frames)),))
+
+    def blocks_of(self, frames: Frames) -> tuple[int, int]:
+        """Rows and columns of blocks of a step."""
+        return frames.height // self.patching.multiple, frames.width // self.patching.multiple
+
+    @property
+    def _what(self) -> str:
+        return "a video" if self.is_video else "an image"
+
+    def sides(self, count: int, height: int, width: int) -> tuple[int, int]:
+        """After resizing, of so many frames."""
+        return fitted(height, width, self.patching.multiple, self.least, self.most)
 
     def frames(self, given: Tensor) -> Frames:
-        what = "a video" if self.is_video else "an image"
+        what = self._what
         if isinstance(given, Tensor):
             require_values(what, given)
         form = "[frames, height, width, 3]" if self.is_video else "[height, width, 3]"
@@ -126,24 +138,27 @@ class Pictures:
             raise RequestError(f"{what} {list(given.shape)} is empty")
         if count > MOST_FRAMES:
             raise RequestError(f"a video of {count} frames: the model takes up to {MOST_FRAMES}. Sample some")
-        sides = fitted(height, width, self.patching.multiple, self.least, self.most)
-        return Frames(pixels, *sides, -(-count // self.patching.frames))
+        return Frames(pixels, *self.sides(count, height, width), -(-count // self.patching.frames))
 
 
-def fitted(height: int, width: int, multiple: int, least: int, most: int) -> tuple[int, int]:
+def fitted(
+    height: int, width: int, multiple: int, least: int, most: int, frames: int = 1, together: int = 1
+) -> tuple[int, int]:
     """The sides that an image gets: multiples of `multiple`, their product from `least` to `most`, nearly in
-    the same ratio. RequestError for sides too unlike each other."""
+    the same ratio. Of a video the product with its frames, which count as the nearest multiple of
+    `together`. RequestError for sides too unlike each other."""
     if max(height, width) > MOST_RATIO * min(height, width):
         raise RequestError(
             f"an image of {height} x {width} pixels: one side may be {MOST_RATIO} times the other at most. "
             "Cut it"
         )
     sides = [round(side / multiple) * multiple for side in (height, width)]
-    if math.prod(sides) > most:
-        scale = math.sqrt(height * width / most)
+    counted = round(frames / together) * together * math.prod(sides)
+    if counted > most:
+        scale = math.sqrt(frames * height * width / most)
         sides = [max(1, math.floor(side / scale / multiple)) * multiple for side in (height, width)]
-    elif math.prod(sides) < least:
-        scale = math.sqrt(least / (height * width))
+    elif counted < least:
+        scale = math.sqrt(least / (frames * height * width))
         sides = [math.ceil(side * scale / multiple) * multiple for side in (height, width)]
     return sides[0], sides[1]
 
@@ -222,3 +237,18 @@ class MergedPatches:
         blocks = steps.unflatten(4, (-1, merge, size)).unflatten(3, (-1, merge, size))
         # N, step, frame, row of blocks, row, y, column of blocks, column, x, channel
         return blocks.permute(0, 1, 3, 6, 4, 7, 2, 5, 8, 9).reshape(-1, self.patching.values)
+
+
+def patch_places(
+    spatial_shapes: Tensor, cu_seqlens: Tensor, num_patches: int, merge_size: int
+) -> tuple[Tensor, Tensor]:
+    """int64 [P, 2] each: row and column of each patch in its frame's grid, and that grid's rows and columns.
+    A block's patches lie together, row by row; arguments as of a launch."""
+    sides_P2 = torch.repeat_interleave(spatial_shapes, cu_seqlens.diff(), dim=0, output_size=num_patches)
+    begins_P = torch.repeat_interleave(cu_seqlens[:-1], cu_seqlens.diff(), dim=0, output_size=num_patches)
+    place_P = torch.arange(num_patches, device=spatial_shapes.device) - begins_P
+    block_P, inside_P = place_P // merge_size**2, place_P % merge_size**2
+    columns_P = sides_P2[:, 1] // merge_size
+    row_P = block_P // columns_P * merge_size + inside_P // merge_size
+    column_P = block_P % columns_P * merge_size + inside_P % merge_size
+    return torch.stack((row_P, column_P), dim=1), sides_P2

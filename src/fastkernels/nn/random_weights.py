@@ -21,7 +21,8 @@
                                                  makes a matrix of std 1/sqrt(fan_in)
     shares         uniform 0 .. 1                of the token before in a shifted one: `x_x`, `x_k`
 
-Values depend on the parameter's first name, not on its position in the model or on other parameters. A
+Values depend on the parameter's first name, not on its position in the model or on other parameters. A rank's
+part of a parameter (partition.py) has the values that the whole one has there, and they alone are drawn. A
 normal value is one of 65,536 equally likely quantiles of the normal distribution, so |value| < 4.4 std.
 """
 
@@ -34,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.filters import is_filters
+from fastkernels.nn.partition import Part, part_of
 from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 
 BIAS_STD = 0.1
@@ -82,20 +84,21 @@ def random_weights(model: nn.Module, seed: int) -> None:
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
         kind = _kind(parameter, names[id(parameter)])
-        table = tables.get(kind)
+        table, part = tables.get(kind), part_of(parameter)
+        whole = parameter if part is None else parameter.new_empty(part.shape, device="meta")
         if table is not None and is_unscaled(name):
-            table = table * unscaled_gain(parameter)
+            table = table * unscaled_gain(whole)
         if kind == "scales":
-            low, high = scale_exponents(parameter)
+            low, high = scale_exponents(whole)
             table = low + torch.arange(_LEVELS, device="cpu") % (high - low)
         elif table is None:
-            fan_in = _fan_in(parameter, names[id(parameter)])
+            fan_in = _fan_in(whole, names[id(parameter)])
             std = {"bias": BIAS_STD, "embedding": 1.0, "matrix": fan_in**-0.5}
             table = normal * (std | {"filters": (FILTER_GAIN / fan_in) ** 0.5})[kind]
         if (scale := usual_scale(name, parameters)) is not None:
             table = table * scale
         is_paired = is_filters(parameter) and parameter.shape[-1] > 1
-        _fill(parameter, table.to(torch.float32), seed, name, is_paired)
+        _fill(parameter, table.to(torch.float32), seed, name, is_paired, part)
 
 
 def _log_uniform(uniform: Tensor, bounds: tuple[float, float]) -> Tensor:
@@ -197,16 +200,25 @@ def branch_fan_in(name: str) -> int:
     return next((times for part, times in BRANCH_FAN_INS.items() if part in name), 1)
 
 
-def _fill(parameter: Tensor, table: Tensor, seed: int, name: str, is_paired: bool) -> None:
-    """is_paired: of two neighbouring elements the second is the first's negative, so a row sums to zero."""
+def _fill(
+    parameter: Tensor, table: Tensor, seed: int, name: str, is_paired: bool, part: Part | None = None
+) -> None:
+    """is_paired: of two neighbouring elements the second is the first's negative, so a row sums to zero.
+    part: the places that the parameter has of the whole one."""
+    if part is not None and not part.runs:
+        parameter.zero_()
+        return
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     before, after = (int.from_bytes(digest[i : i + 4], "little", signed=True) for i in (0, 4))
     table = table.to(parameter.device, parameter.dtype)
     flat = parameter.detach().view(-1)
-    assert flat.numel() < 1 << 31, "the index of an element is hashed as int32"
+    most = flat.numel() if part is None else math.prod(part.shape)
+    assert most < 1 << 31, "the index of an element is hashed as int32"
     for start in range(0, flat.numel(), _CHUNK):
         stop = min(start + _CHUNK, flat.numel())
         index = torch.arange(start, stop, dtype=torch.int32, device=parameter.device)
+        if part is not None:
+            index = _in_the_whole(index, part)
         sign = 1 - 2 * (index & 1) if is_paired else None
         if is_paired:
             index >>= 1
@@ -217,6 +229,15 @@ def _fill(parameter: Tensor, table: Tensor, seed: int, name: str, is_paired: boo
         )
         values = table.index_select(0, level)
         flat[start:stop] = values if sign is None else values * sign
+
+
+def _in_the_whole(index: Tensor, part: Part) -> Tensor:
+    """Where elements of a part lie in the whole parameter."""
+    inner = math.prod(part.shape[part.dim + 1 :])
+    places = torch.cat([torch.arange(run.start, run.stop, dtype=torch.int32) for run in part.runs])
+    line, outer = index // inner, index // (inner * part.length)
+    here = places.to(index.device).index_select(0, line % part.length)
+    return (outer * part.shape[part.dim] + here).mul_(inner).add_(index % inner)
 
 
 def _mix(x: Tensor) -> Tensor:

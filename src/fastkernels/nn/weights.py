@@ -8,19 +8,21 @@
         split={"head.in_proj.*": {"head.q_proj.*": 64, "head.kv_proj.*": 128}},
     )
 
-`*` stands for one part of a dotted name and keeps its value on both sides. A packed parameter lists, first
-rows first, the tensors that it consists of with their numbers of rows; a stack of matrices [E, N, K] counts
-as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A split checkpoint tensor
-lists likewise the parameters that its rows go to. `spellings` are other names for whole parameters, packed
-or not: checkpoints that packed them already, or that call them otherwise. `repeated` says of a tensor which
-other one it equals where the model has one parameter for both: a checkpoint may hold either or both.
+`*` stands for one part of a dotted name and keeps its value on both sides, `**` for several. A packed
+parameter lists, first rows first, the tensors that it consists of with their numbers of rows; a stack of
+matrices [E, N, K] counts as E N rows; rows that no checkpoint has because they are zero are called ZEROS. A
+split checkpoint tensor lists likewise the parameters that its rows go to. `spellings` are other names for
+whole parameters, packed or not: checkpoints that packed them already, or that call them otherwise; those that
+are `transposed` hold the matrices of a stack with inputs as rows. `repeated` says of a tensor which other one
+it equals where the model has one parameter for both: a checkpoint may hold either or both.
 `prefixes` are beginnings of names and what some checkpoints write in their place. `vectors` are parameters
 of one dimension, or of packed rows, that checkpoints store with more dimensions, all of length one but the
 last, or as a shape with -1 says. `pieces` say of a parameter which rows of which tensors it consists of,
 where a checkpoint has them in another order. `folding` makes the tensors of the model's parameters out of a
-checkpoint's first: norms are folded
-(folding.py), weights made ternary (ternary_weights.py). Filters of convolutions lie channels last
-(filters.py). A model carries its map as the attribute `weight_map`.
+checkpoint's first: norms are folded (folding.py), weights made ternary (ternary_weights.py) or expanded from
+eight bits (block_scales.py). Filters of convolutions lie channels last (filters.py). A model carries its map
+as the attribute `weight_map`. Rows are counted as in the whole model: of a tensor a rank's part of it
+(partition.py) reads its own places.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from fastkernels.errors import WeightsError
 from fastkernels.kernels.low_bit_dequant import GROUP
 from fastkernels.nn.filters import as_stored
 from fastkernels.nn.misfits import MAX_REPORTED, Misfits
+from fastkernels.nn.partition import Part, part_of
 
 ZEROS = "zeros"  # in the place of a checkpoint tensor's name
 # Other element types are packed or quantised formats: cast to floats they would be wrong weights.
@@ -56,7 +59,7 @@ class WeightMap:
     split: checkpoint tensor -> {parameter: rows}; prefixes: how names begin -> how else they may; repeated:
     checkpoint tensor -> the one that it must equal where it has no parameter of its own; vectors: parameter
     -> dimensions of its checkpoint tensor, or its shape; pieces: parameter -> rows of checkpoint tensors, in
-    its own order."""
+    its own order; transposed: of the names in spellings."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -68,6 +71,7 @@ class WeightMap:
     repeated: Mapping[str, str] = field(default_factory=dict)
     vectors: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     pieces: Mapping[str, Sequence[Source]] = field(default_factory=dict)
+    transposed: tuple[str, ...] = ()
 
     def under(self, theirs: str, ours: str = "") -> WeightMap:
         """The map of a part: `theirs` before all names of the checkpoint, `ours` before all parameters."""
@@ -91,6 +95,7 @@ class WeightMap:
                 ours + to: [replace(piece, name=theirs + piece.name) for piece in pieces]
                 for to, pieces in self.pieces.items()
             },
+            tuple(theirs + name for name in self.transposed),
         )
 
     def __or__(self, other: WeightMap) -> WeightMap:
@@ -106,6 +111,7 @@ class WeightMap:
             {**self.repeated, **other.repeated},
             {**self.vectors, **other.vectors},
             {**self.pieces, **other.pieces},
+            (*self.transposed, *other.transposed),
         )
 
     def spelled(self, name: str) -> Iterator[str]:
@@ -124,6 +130,10 @@ class WeightMap:
             if (values := _match(other, name)) is not None:
                 return _fill(parameter, values)
         return None
+
+    def transposes(self, name: str) -> bool:
+        """Whether the checkpoint tensor of this name has inputs as rows."""
+        return any(_match(pattern, name) is not None for pattern in self.transposed)
 
     def stored(self, parameter: str, tensor: Tensor) -> Tensor:
         """The memory of a parameter with the dimensions of the checkpoint tensor that is all of it."""
@@ -164,10 +174,12 @@ class Source:
 
 class Destination:
     """What a checkpoint tensor fills: views of parameters, first rows first, and the sources that it stands
-    for."""
+    for. part: the places of the tensor that it fills, where the model is one rank's part."""
 
-    def __init__(self, sources: Iterable[Source] = (), views: Iterable[Tensor] = ()) -> None:
-        self.sources, self._views = list(sources), list(views)
+    def __init__(
+        self, sources: Iterable[Source] = (), views: Iterable[Tensor] = (), part: Part | None = None
+    ) -> None:
+        self.sources, self._views, self.part = list(sources), list(views), part
 
     def add(self, source: Source, view: Tensor) -> None:
         """One more parameter that the tensor is split to."""
@@ -178,6 +190,8 @@ class Destination:
     @property
     def shape(self) -> list[int]:
         """Of the checkpoint tensor."""
+        if self.part is not None:
+            return list(self.part.shape)
         rows = [_rows(view) for view in self._views]
         return list(self._views[0].shape) if len(rows) == 1 else [sum(map(len, rows)), *rows[0].shape[1:]]
 
@@ -194,6 +208,10 @@ class Destination:
         return None if dtype == own else f"the model keeps it as {own}"
 
     def fill(self, tensor: Tensor) -> None:
+        if self.part is not None and not self.part.runs:
+            self._views[0].zero_()
+            return
+        tensor = tensor[:] if self.part is None else self.part.of(tensor)
         if len(self._views) == 1:
             self._views[0].copy_(tensor)
             return
@@ -204,6 +222,7 @@ class Destination:
     def holds(self, tensor: Tensor) -> bool:
         """Whether it was filled with the same values, as the parameter's dtype rounds them."""
         held = self.read()
+        tensor = tensor[:] if self.part is None else self.part.of(tensor)
         return torch.equal(held, tensor.to(held))
 
     def read(self) -> Tensor:
@@ -220,6 +239,9 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
     found: dict[str, Destination] = {}
     unnamed = []
     for parameter, tensor in model.named_parameters():
+        if (part := part_of(tensor)) is not None:
+            _add_parts(found, unnamed, parameter, tensor.detach(), part, weight_map)
+            continue
         rows_RK = _rows(tensor)
         sources = weight_map.sources(parameter, len(rows_RK))
         if sum(source.rows for source in sources) != len(rows_RK):
@@ -234,8 +256,34 @@ def destinations(model: nn.Module) -> tuple[dict[str, Destination], list[str]]:
     return found, unnamed
 
 
+def _add_parts(
+    found: dict[str, Destination],
+    unnamed: list[str],
+    name: str,
+    parameter: Tensor,
+    part: Part,
+    weight_map: WeightMap,
+) -> None:
+    """The tensors of a parameter of which the model has a part; also those of which it has nothing."""
+    rows = part.rows() if len(part.shape) > 1 else part
+    sources = weight_map.sources(name, rows.shape[0])
+    if sum(source.rows for source in sources) != rows.shape[0]:
+        unnamed.append(name)
+        return
+    if len(sources) == 1 or not part.runs:
+        found |= {source.name: Destination([source], [parameter], part) for source in sources}
+        return
+    first, place, rows_RK = 0, 0, _rows(parameter)
+    for source in sources:
+        own = rows.within(first, source.rows)
+        count = source.rows if own.dim else own.length
+        found[source.name] = Destination([source], [rows_RK[place : place + count]], own)
+        first, place = first + source.rows, place + count
+
+
 def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copy checkpoint tensors into the model's parameters, cast to their dtype.
+    """Copy checkpoint tensors into the model's parameters, cast to their dtype. What has a shape, a dtype and
+    gives slices stands for a tensor too, of which a rank's part reads its own.
 
     Raises one WeightsError for all that is missing, unexpected, given twice, of another shape, or unlike the
     tensor that it should repeat; the model is then partly loaded and of no use.
@@ -248,7 +296,7 @@ def load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> Non
     repeats: list[tuple[str, Tensor, Destination]] = []
     for name, tensor in weight_map.folding.fold(weights, misfits) if weight_map.folding else weights:
         place = next((places[found] for found in weight_map.spelled(name) if found in places), None)
-        place = place or _whole(weight_map.respelled(name), parameters, weight_map)
+        place = place or _whole(name, parameters, weight_map)
         if place is None:
             first = next(filter(None, map(weight_map.repeated.get, weight_map.spelled(name))), None)
             if first in places:
@@ -311,13 +359,18 @@ def export_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield name, place.read()
 
 
-def _whole(name: str | None, parameters: Mapping[str, Tensor], weight_map: WeightMap) -> Destination | None:
-    """A parameter as one tensor fills it that stands for all its sources."""
+def _whole(theirs: str, parameters: Mapping[str, Tensor], weight_map: WeightMap) -> Destination | None:
+    """A parameter as one tensor of another name fills it, which stands for all its sources."""
+    name = weight_map.respelled(theirs)
     if name is None or name not in parameters:
         return None
-    parameter = parameters[name].detach()
-    sources = weight_map.sources(name, len(_rows(parameter)))
-    return Destination((source for source in sources if source.name != ZEROS), [as_stored(parameter)])
+    part, parameter = part_of(parameters[name]), parameters[name].detach()
+    rows = len(_rows(parameter)) if part is None else part.rows().shape[0]
+    sources = weight_map.sources(name, rows)
+    is_transposed = weight_map.transposes(theirs)
+    assert part is None or not is_transposed, f"{name}: a rank's part of a tensor that lies transposed"
+    view = parameter.mT if is_transposed else as_stored(parameter)
+    return Destination((source for source in sources if source.name != ZEROS), [view], part)
 
 
 def _zero_rows(model: nn.Module) -> Iterator[Tensor]:
@@ -349,7 +402,7 @@ def _match(pattern: str, name: str) -> list[str] | None:
     """The values of the stars if `name` fits, else None."""
     if "*" not in pattern:
         return [] if pattern == name else None
-    found = re.fullmatch(re.escape(pattern).replace(r"\*", r"([^.]+)"), name)
+    found = re.fullmatch(re.escape(pattern).replace(r"\*\*", "(.+)").replace(r"\*", r"([^.]+)"), name)
     return None if found is None else list(found.groups())
 
 

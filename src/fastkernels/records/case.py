@@ -43,6 +43,7 @@ class TensorSpec(Record):
     normed        as normal; in float16 up to where squares and sums of its values overflow
     map           as normed, but of `extreme` blocks of channels of an image [B, Y, X, C] have one scale
     by_place      a bias of scores [..., S, S] by the places of two tokens in rows of up to S tokens
+    replicated    as normal, the same on all ranks of a group
     attended      as normal, with outliers and scales of rows that a softmax or a state can hold
     signed        as attended, each row with a sign of its own: tokens have no offset in common
     unit          as attended, each row over its length

@@ -329,11 +329,15 @@ def _attends(call: TaskCall) -> bool:
 
 def _rows_of(call: TaskCall, batch: Batch) -> Batch:
     """The rows that a call sees: in a mixed step decode and prefill attention each get a part of them; of
-    images in pixels, the positions of the map that it gets."""
+    images in pixels, the positions of the map that it gets; of frames that are cut into windows, these."""
     if batch.images:
         images = batch.images[0]
         positions = next(x.shape[0] for x in call.arguments.values() if isinstance(x, Tensor)) // images
         return Batch(rows=((images, positions, positions),)) if _attends(call) else batch
+    if windows := _windows(call, batch):
+        each, more = divmod(batch.num_tokens, windows)
+        runs = ((more, each + 1, each + 1), (windows - more, each, each))
+        return Batch(rows=tuple(run for run in runs if run[0]), block_size=batch.block_size)
     for name, draw in call.task.draws.items():
         if draw.draw in _OF_ROWS and name in call.arguments:
             seen: Tensor = call.arguments[name]
@@ -342,6 +346,18 @@ def _rows_of(call: TaskCall, batch: Batch) -> Batch:
             return Batch(rows=tuple(runs), block_size=batch.block_size)
     stores = any(draw.draw == "cache" for name, draw in call.task.draws.items() if name in call.arguments)
     return _without_context(batch) if stores and not _attends(call) else batch
+
+
+def _windows(call: TaskCall, batch: Batch) -> int:
+    """How many windows the call sees in the place of the batch's frames, which it has no grids of; 0: none.
+    Its case has them about equally long: which of them are at an edge the call does not say."""
+    starts = [
+        call.arguments[name].shape[0] - 1
+        for name, draw in call.task.draws.items()
+        if draw.draw == "step.query_starts" and name in call.arguments
+    ]
+    is_cut = batch.grids and call.task.level < 4 and starts and starts[0] != len(batch.seq_lens)
+    return starts[0] if is_cut else 0
 
 
 def _without_context(batch: Batch) -> Batch:
@@ -390,6 +406,7 @@ def _id(
         source.batch_name if _attends(call) else counted,
         label.format(dims=dims, **call.init),
         _window(call.init) if source.mixes_windows else "",
+        "windows" if _windows(call, source.batch) else "",
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not _attends(call) else "",
         _SHORT[dtype],

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, StringConstraints, model_validator
 
-from fastkernels.records import Batch, DType, Record, Size, Skew, TensorSpec
+from fastkernels.records import Batch, DType, Record, Routing, Size, Skew, TensorSpec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.\-]*$")]
 TaskId = Annotated[str, StringConstraints(pattern=r"^L[1-4]/[a-z][a-z0-9_]*$")]
@@ -49,6 +49,7 @@ class ExtraCase(Record):
     init: dict[str, Any]
     inputs: dict[str, TensorSpec | bool | int | float | str | None]
     batch: Batch | None = None
+    routing: Routing | None = None
     ranks: PositiveInt = 1
     timed: bool = False
 
@@ -81,6 +82,7 @@ class TaskEntry(Record):
     is_single: bool = False  # one operation alone, behind another interface: judged as that operation is
     decides: dict[Name, tuple[str, ...]] = {}  # variant -> arguments that decide which values are taken
     replicates: bool = False  # every rank of a group returns the same bits
+    private: tuple[str, ...] = ()  # arguments of a rank on which no other rank's results depend
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
     label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{input_size}", "D{dims}"
     extra_cases: tuple[ExtraCase, ...] = ()
@@ -290,6 +292,8 @@ class Architecture(Record):
     order: PositiveInt | None = None  # of addition: the first to make a call owns its case; None: the last
     positions: str = "max_position_embeddings"  # the configuration's key: prompt and continuation end there
     tensor_parallel: dict[str, int] = {}  # configuration -> GPUs
+    # What its layers can be split by (nn/partition): tensors, experts. Empty: it is served on one rank.
+    parallel: tuple[Literal["tensor", "expert"], ...] = ()
     batches: dict[Name, BatchSet] = {}  # steps of its own
     configs: dict[Name, ModelConfig]
     default_config: dict[Size, str]

@@ -1,10 +1,10 @@
-"""What a finished run leaves behind: a table on stdout, JSON where asked for, an entry in MLflow, an exit
-code.
+"""What a finished run leaves behind: a table on stdout, JSON where asked for, an entry in MLflow, a page, the
+next command, an exit code.
 
     raise SystemExit(publish(report, json_path, sources))
 
 `--json -` puts the JSON alone on stdout and the table on stderr, and so does `-` of any other file. A report
-is shown first, then written, then logged: what fails of it costs nothing of the rest.
+is shown first, then written, then logged and kept: what fails of it costs nothing of the rest.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TextIO
 
-from fastkernels.records import AuditReport, EvalReport, GateReport, Report
+from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport, Report
 
 __all__ = ["exit_code", "publish"]
 
@@ -35,20 +36,31 @@ def publish(
 
     UsageError where `json_path` cannot be written. A failure of MLflow is a warning on stderr.
     """
-    from fastkernels.report import json, mlflow, table
+    from fastkernels.report import json, table
+
+    taken = "-" in (json_path, *(path for path, _ in further))
+    stream = sys.stderr if taken else sys.stdout
 
     # Each is done whatever befell another: who reads a pipe may have gone, a disk may be full.
     with contextlib.ExitStack() as last_first:
         # An audit is a fact about our tasks, not a result of this machine.
         if is_run and not isinstance(report, AuditReport):
-            last_first.callback(mlflow.log, report, sources)
+            last_first.callback(_close, report, sources, stream)
         for _, write in reversed(further):
             last_first.callback(write)
         if json_path:
             last_first.callback(json.write, report, json_path)
-        taken = "-" in (json_path, *(path for path, _ in further))
-        table.show(report, sys.stderr if taken else sys.stdout, verbose)
+        table.show(report, stream, verbose)
     return exit_code(report)
+
+
+def _close(report: KernelReport | EvalReport | GateReport, sources: Sequence[Path], stream: TextIO) -> None:
+    """Log it and keep it, and say where."""
+    from fastkernels.report import kept, mlflow
+
+    run = mlflow.log(report, sources)
+    for line in kept.closing(report, kept.keep(report), run):
+        print(line, file=stream)
 
 
 def exit_code(report: Report) -> int:

@@ -12,7 +12,7 @@ from rich.text import Text
 from fastkernels.records import AuditReport, AuditRow, AuditTask
 from fastkernels.report.layout import INTERRUPTED, Column, heading, indented, legend, table, task_name
 
-_COLUMNS = (
+COLUMNS = (
     Column("case", "", right=False),
     Column("admitted", "", right=False),
     Column("margin", "how many times as wrong what must fail is as the worst of what must pass; at least 4"),
@@ -31,9 +31,9 @@ def parts(report: AuditReport) -> list[RenderableType]:
     if not report.complete:
         found.append(Text(INTERRUPTED, style="bold red"))
     for task, rows in groupby(report.rows, key=task_name):
-        found += [heading(task), table(_COLUMNS, [_cells(row) for row in rows])]
-    cells = [_cells(row) for row in report.rows]
-    found += [Text(), *legend(_COLUMNS, cells), *_not_applicable(report)]
+        found += [heading(task), table(COLUMNS, [cells(row) for row in rows])]
+    rows = [cells(row) for row in report.rows]
+    found += [Text(), *legend(COLUMNS, rows), *_not_applicable(report)]
     for task in report.tasks:
         if not task.admitted:
             found += [heading(f"{task.task} is NOT ADMITTED"), indented(*map(Text, task.problems))]
@@ -45,7 +45,7 @@ def parts(report: AuditReport) -> list[RenderableType]:
     return [*found, *_summary(report.tasks, report)]
 
 
-def _cells(row: AuditRow) -> list[str | Text]:
+def cells(row: AuditRow) -> list[str | Text]:
     wrong = [check for check in row.checks if check.kind in ("trivial", "input", "mutant")]
     goldens = [check for check in row.checks if check.kind == "golden"]
     return [

@@ -10,31 +10,43 @@ from rich.text import Text
 
 from fastkernels.records import UNSTABLE_HALF_WIDTH, EvalReport, MacroEval, ModelResult, WorkloadResult
 from fastkernels.report.kernels_table import failures
-from fastkernels.report.layout import Column, foot, heading, interval, legend, number, opening, table
+from fastkernels.report.layout import (
+    Column,
+    fitting,
+    foot,
+    heading,
+    interval,
+    left_out,
+    legend,
+    more,
+    number,
+    opening,
+    table,
+)
 
-_MODELS = (
+MODELS = (
     Column("model", "", right=False),
     Column("config", "", right=False),
     Column(
         "valid", "ran, correctness at least 0.9, a candidate was reached (no self-test has one)", right=False
     ),
     Column("speed-up", "geometric mean of throughput and latency gain; only of valid models"),
-    Column("throughput", "candidate / baseline rate, geometric mean over workloads"),
-    Column("latency", "baseline / candidate seconds, geometric mean over workloads"),
+    more("throughput", "candidate / baseline rate, geometric mean over workloads"),
+    more("latency", "baseline / candidate seconds, geometric mean over workloads"),
     Column("correctness", "1: as close to the baseline as its own noise; 0: as far as an unrelated output"),
-    Column(
+    more(
         "d",
         "mean discrepancy of the samples: 1 - teacher-forced agreement, or the model's own distance",
     ),
-    Column(
+    more(
         "noise g", "discrepancy that the baseline shows against itself (0.95 quantile of three or more runs)"
     ),
-    Column("ruin f", "half the median discrepancy of unrelated outputs"),
-    Column("sites", "modules of the model that run candidate code"),
-    Column("calls", "their calls in the proof pass"),
+    more("ruin f", "half the median discrepancy of unrelated outputs"),
+    more("sites", "modules of the model that run candidate code"),
+    more("calls", "their calls in the proof pass"),
     Column("transfer", "measured gain of a step / gain predicted from the time saved at the sites"),
 )
-_WORKLOADS = (
+WORKLOADS = (
     Column("model", "", right=False),
     Column("workload", "", right=False),
     Column("baseline", "median of the rounds"),
@@ -44,7 +56,7 @@ _WORKLOADS = (
     Column("95 %", "where that median lies, by its few rounds"),
     Column("", "", right=False),
 )
-_FAMILIES = (
+FAMILIES = (
     Column("category", "", right=False),
     Column("models", ""),
     Column("speed-up", ""),
@@ -53,28 +65,33 @@ _FAMILIES = (
 )
 
 
-def parts(report: EvalReport, verbose: bool = False) -> list[RenderableType]:
-    """The whole report, top-down."""
+def parts(report: EvalReport, verbose: bool = False, room: int | None = None) -> list[RenderableType]:
+    """The whole report, top-down, in tables of `room` characters."""
     who = ", ".join(report.candidates) or "self-test (the baseline against itself)"
     how = "contract host: wall clock of whole workloads, rounds of both sides alternate"
     found = opening(f"fk eval on {report.environment.device}: {who}", report, [how])
-    models = [_model(model, is_self_test=not report.candidates) for model in report.models]
-    workloads = [_workload(model.model, workload) for model in report.models for workload in model.workloads]
-    for name, columns, rows in (("Models", _MODELS, models), ("Workloads", _WORKLOADS, workloads)):
+    models = [model_cells(model, is_self_test=not report.candidates) for model in report.models]
+    workloads = [
+        workload_cells(model.model, workload) for model in report.models for workload in model.workloads
+    ]
+    shown = {"Models": fitting(MODELS, models, room), "Workloads": fitting(WORKLOADS, workloads, room)}
+    for name, (columns, rows, _) in shown.items():
         if rows:
             found += [heading(name), table(columns, rows)]
-    found += [Text(), *legend(_MODELS, models), *legend(_WORKLOADS, workloads)]
+    found.append(Text())
+    for columns, rows, _ in shown.values():
+        found += legend(columns, rows)
+    found += left_out(*(without for _, _, without in shown.values()))
     if report.unfinished:
         rounds = [
-            [*_workload(model.model, workload)[:-1], f"rounds: {len(workload.baseline)}"]
+            [*workload_cells(model.model, workload)[:-1], f"rounds: {len(workload.baseline)}"]
             for model in report.unfinished
             for workload in model.workloads
         ]
         found += [heading("Timed, but not judged: whether the answers were right is not known")]
-        found += [table(_WORKLOADS, rounds), *([] if workloads else [Text(), *legend(_WORKLOADS, rounds)])]
-    notes = [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
-    if notes:
-        found += [heading("Notes"), *map(Text, notes)]
+        found += [table(WORKLOADS, rounds), *([] if workloads else [Text(), *legend(WORKLOADS, rounds)])]
+    if said := notes(report):
+        found += [heading("Notes"), *map(Text, said)]
     if any(workload.unstable for model in report.models for workload in model.workloads):
         bound = f"{100 * UNSTABLE_HALF_WIDTH:.0f} %"
         found.append(
@@ -95,7 +112,7 @@ def parts(report: EvalReport, verbose: bool = False) -> list[RenderableType]:
     return [*found, Text(), *foot(report.environment)]
 
 
-def _model(model: ModelResult, is_self_test: bool) -> list[str | Text]:
+def model_cells(model: ModelResult, is_self_test: bool) -> list[str | Text]:
     mean_d = sum(model.d) / len(model.d) if model.d else None
     return [
         model.model,
@@ -114,7 +131,7 @@ def _model(model: ModelResult, is_self_test: bool) -> list[str | Text]:
     ]
 
 
-def _workload(model: str, workload: WorkloadResult) -> list[str | Text]:
+def workload_cells(model: str, workload: WorkloadResult) -> list[str | Text]:
     return [
         model,
         workload.name,
@@ -143,21 +160,30 @@ def _macroeval(found: MacroEval, models: Sequence[ModelResult]) -> list[Renderab
             )
         )
     if len(found.by_category) > 1:
-        rows = [
-            [
-                name,
-                f"{f['models']:.0f}",
-                number(f.get("speedup"), ".4f"),
-                f"{f['correctness']:.4f}",
-                f"{f['coverage']:.2f}",
-            ]
-            for name, f in found.by_category.items()
-        ]
-        lines += [Text(), table(_FAMILIES, rows)]
+        lines += [Text(), table(FAMILIES, families(found))]
     if len(found.by_category) > 1 or not found.coverage:
         said = "coverage: share of valid models; a category without one counts with speed-up 0.5"
         lines.append(Text(said, style="dim"))
     return lines
+
+
+def families(found: MacroEval) -> list[list[str]]:
+    """As FAMILIES."""
+    return [
+        [
+            name,
+            f"{f['models']:.0f}",
+            number(f.get("speedup"), ".4f"),
+            f"{f['correctness']:.4f}",
+            f"{f['coverage']:.2f}",
+        ]
+        for name, f in found.by_category.items()
+    ]
+
+
+def notes(report: EvalReport) -> list[str]:
+    """Of all models."""
+    return [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
 
 
 def _notes(model: ModelResult) -> Iterable[str]:

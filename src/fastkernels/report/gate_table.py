@@ -15,26 +15,29 @@ from fastkernels.report.kernels_table import failures
 from fastkernels.report.layout import (
     CPU_WARNING,
     Column,
+    fitting,
     heading,
     interval,
+    left_out,
     legend,
+    more,
     separation,
     table,
     task_name,
 )
 
-_COLUMNS = (
+COLUMNS = (
     Column("case", "", right=False),
     Column("candidate", "", right=False),
     Column("verdict", "", right=False),
     Column("change", "of the head's time against the base's, of the look with the middle speed-up"),
     Column("speed-up", "median of paired base / head times; above 1 the head is faster"),
     Column("95 %", "bootstrap interval of that median"),
-    Column("base us", "median microseconds"),
-    Column("head us", ""),
-    Column("noise %", "how far the interval of two processes of the base reaches from 1, beside the look"),
-    Column("looks", "measurements, each in processes of its own; a suspicious row has more than one"),
-    Column("why", "", right=False),
+    more("base us", "median microseconds"),
+    more("head us", ""),
+    more("noise %", "how far the interval of two processes of the base reaches from 1, beside the look"),
+    more("looks", "measurements, each in processes of its own; a suspicious row has more than one"),
+    more("why", "", right=False),
 )
 _STYLES: dict[GateVerdict, str] = {
     "FAST": "green", "SAME": "", "NEW": "cyan", "AMBIGUOUS": "bold yellow", "SLOW": "bold red",
@@ -43,8 +46,8 @@ _STYLES: dict[GateVerdict, str] = {
 _OUTCOMES = {"passed": "bold green", "failed": "bold red", "unclear": "bold yellow"}
 
 
-def parts(report: GateReport, verbose: bool = False) -> list[RenderableType]:
-    """The whole report, top-down."""
+def parts(report: GateReport, verbose: bool = False, room: int | None = None) -> list[RenderableType]:
+    """The whole report, top-down, in tables of `room` characters."""
     found: list[RenderableType] = [
         Text(f"fk gate on {report.environment.device}", style="bold"),
         Text(f"head {report.head}"),
@@ -56,12 +59,17 @@ def parts(report: GateReport, verbose: bool = False) -> list[RenderableType]:
     several = len({row.candidate for row in report.rows}) > 1
     listed = [row for row in report.rows if not words.counted(row)]
     every = contracts(report.rows)
+    columns, cut, without = fitting(COLUMNS, [cells(row, report, several) for row in listed], room)
+    shown = dict(zip(map(id, listed), cut))
     for task, group in groupby(listed, key=task_name):
         rows = list(group)
         for contract in contracts(rows):
-            own = [_cells(row, report, several) for row in rows if row.contract == contract]
-            found += [heading(f"{task}{under(contract, every)}"), table(_COLUMNS, own)]
-    found += [Text(), *legend(_COLUMNS, [_cells(row, report, several) for row in listed])]
+            own = [shown[id(row)] for row in rows if row.contract == contract]
+            found += [heading(f"{task}{under(contract, every)}"), table(columns, own)]
+    found += [Text(), *legend(columns, cut), *left_out(without)]
+    unclear = [row for row in listed if words.unclear_or_failing(row)]
+    if unclear and "why" in without:
+        found += [heading("Why"), *(Text(f"{row.verdict}  {row.case}: {row.reason}") for row in unclear)]
     found += failures(
         (
             (f"{task_name(row)}  {row.candidate}", row.case, row.head or "", row.failure)
@@ -78,7 +86,7 @@ def parts(report: GateReport, verbose: bool = False) -> list[RenderableType]:
     return [*found, Text(f"{report.summary.wall_s:.0f} s"), *separation(report.environment.isolation)]
 
 
-def _cells(row: GateRow, report: GateReport, several: bool) -> list[str | Text]:
+def cells(row: GateRow, report: GateReport, several: bool) -> list[str | Text]:
     look = middle(row.looks) if row.looks else None
     numbers = ["", "", "", "", ""]
     if look is not None and look.speedup_ci is not None:

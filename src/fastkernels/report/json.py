@@ -21,6 +21,7 @@ KINDS: dict[str, type[Report]] = {
 }
 Asked = TypeVar("Asked", EvalReport, KernelReport)
 SCHEMA = 1  # of all kinds
+_NEXT = "Name a report that `fk` wrote with --json"
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
@@ -39,14 +40,17 @@ def load(path: str | Path) -> Report:
     """Read a report of any kind. FileFormatError with the line for whatever is no report."""
     try:
         text = text_of(Path(path))
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        of_file = error.strerror if isinstance(error, OSError) else None
-        problem = of_file or "not UTF-8 text"  # or, by its name, not compressed
-        raise FileFormatError(path, "", f"{problem}. Name a report that `fk` wrote with --json") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise FileFormatError(path, "", f"not compressed by gzip, or cut off. {_NEXT}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise FileFormatError(path, "", f"{problem}. {_NEXT}") from error
+    if not text.strip():
+        raise FileFormatError(path, "", f"empty: what was to write it ended before. {_NEXT}")
     try:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        raise FileFormatError(path, f"line {error.lineno}", f"not JSON: {error.msg}") from None
+        raise FileFormatError(path, f"line {error.lineno}", f"not JSON: {error.msg}. {_NEXT}") from None
     except (ValueError, RecursionError) as error:  # NaN, an integer of 5,000 digits, brackets 1,000 deep
         raise FileFormatError(path, "", f"not JSON that a report can hold: {error}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
@@ -55,7 +59,8 @@ def load(path: str | Path) -> Report:
             path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(KINDS)}, not {kind!r}"
         )
     if data.get("schema", SCHEMA) != SCHEMA:
-        problem = f"a report of schema {data['schema']}; this version of fk reads schema {SCHEMA}"
+        problem = f"a report of schema {data['schema']}; this version of fk reads schema {SCHEMA}. "
+        problem += "Read it with the version that wrote it, or make it again with this one"
         raise FileFormatError(path, f"line {line_of(text, ['schema'])}", problem)
     try:
         return KINDS[kind].model_validate_json(text)

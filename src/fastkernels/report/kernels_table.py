@@ -4,50 +4,55 @@ below."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby, product
+from itertools import groupby
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from fastkernels.measure.stats import geomean
 from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.report.contracts import contracts, under
 from fastkernels.report.layout import (
     Column,
+    fitting,
     foot,
     heading,
     indented,
     interval,
+    left_out,
     legend,
+    more,
     number,
     opening,
     table,
     task_name,
 )
+from fastkernels.report.standings import COLUMNS as STANDINGS
+from fastkernels.report.standings import standings
 
-_COLUMNS = (
+COLUMNS = (
     Column("case", "", right=False),
     Column("candidate", "", right=False),
     Column("verdict", "", right=False),
     Column("speed-up", "median of paired baseline / candidate times; above 1 the candidate is faster"),
     Column("95 %", "bootstrap interval of that median"),
     Column("", "", right=False),
-    Column("baseline", "median microseconds of the baseline, and which implementations it ran"),
-    Column("candidate us", "median microseconds of the candidate"),
-    Column(
+    Column("error", "worst error against float64 / allowed error (twice the baseline's); at most 1 passes"),
+    more("candidate us", "median microseconds of the candidate"),
+    more("baseline us", "median microseconds of the baseline"),
+    more("roofline %", "least time that bytes and operations need on this device / candidate's time"),
+    more(
         "noise %",
         "how far the interval of two processes with the baseline's code reaches from 1, beside this trial",
     ),
-    Column("roofline %", "least time that bytes and operations need on this device / candidate's time"),
-    Column("error", "worst error against float64 / allowed error (twice the baseline's); at most 1 passes"),
-    Column("capture", "whether the call can be captured in a CUDA graph", right=False),
-    Column(
+    more("capture", "whether the call can be captured in a CUDA graph", right=False),
+    more(
         "compile",
         "torch.compile(fullgraph=True) of it, and of the nearest module that holds it; "
         "recompiles: it is traced more often than the baseline; why is under Notes",
         right=False,
     ),
-    Column("authored %", "share of device time in kernels that the candidate itself defines"),
+    more("baseline", "which implementations it ran", right=False),
+    more("authored %", "share of device time in kernels that the candidate itself defines"),
 )
 _OUTPUT_LINES = 20  # of captured output in the table; the JSON has all of it
 _CONTRACTS = {
@@ -58,19 +63,26 @@ _CONTRACTS = {
 }
 
 
-def parts(report: KernelReport, verbose: bool = False) -> list[RenderableType]:
-    """The whole report, top-down."""
+def parts(report: KernelReport, verbose: bool = False, room: int | None = None) -> list[RenderableType]:
+    """The whole report, top-down, in tables of `room` characters."""
     every = contracts(report.rows)
     title = f"fk kernels on {report.environment.device}"
     found = opening(title, report, [_CONTRACTS[contract] for contract in every])
-    for task, group in groupby(report.rows, key=task_name):
-        rows = list(group)
-        for contract in every:
-            own = [row for row in rows if row.contract == contract]
-            found += _task(f"{task}{under(contract, every)}", own) if own else []
+    several = len({row.candidate for row in report.rows}) > 1
     listed = [row for row in report.rows if _listed(row)]
+    columns, rows, without = fitting(COLUMNS, [cells(row, several) for row in listed], room)
+    shown = dict(zip(map(id, listed), rows))
+    for task, group in groupby(report.rows, key=task_name):
+        of_task = list(group)
+        for contract in contracts(of_task):
+            own = [row for row in of_task if row.contract == contract]
+            who = "" if several else f"  {own[0].candidate}"
+            found.append(heading(f"{task}{under(contract, every)}{who}"))
+            if any(map(_listed, own)):
+                found.append(table(columns, [shown[id(row)] for row in own if _listed(row)]))
+            found += _held_out(own)
     if listed:
-        found += [Text(), *legend(_COLUMNS, [_cells(row, True) for row in listed]), *_marks(listed)]
+        found += [Text(), *legend(columns, rows), *_marks(listed), *left_out(without)]
     found += failures(
         ((f"{task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows),
         verbose,
@@ -83,19 +95,11 @@ def parts(report: KernelReport, verbose: bool = False) -> list[RenderableType]:
     return [*found, *_summary(report)]
 
 
-def _task(task: str, rows: list[KernelRow]) -> list[RenderableType]:
-    several = len({row.candidate for row in rows}) > 1
-    shown = [row for row in rows if _listed(row)]
-    who = "" if several else f"  {rows[0].candidate}"
-    found: list[RenderableType] = [heading(f"{task}{who}")]
-    if shown:
-        found.append(table(_COLUMNS, [_cells(row, several) for row in shown]))
+def _held_out(rows: Sequence[KernelRow]) -> Iterable[RenderableType]:
     checked = sum(not row.timed and row.verdict == "PASSED" for row in rows)
     if checked:
-        found.append(
-            Text(f"{checked} held-out {'shape' if checked == 1 else 'shapes'} checked and passed, not timed")
-        )
-    return found
+        shapes = "shape" if checked == 1 else "shapes"
+        yield Text(f"{checked} held-out {shapes} checked and passed, not timed")
 
 
 def _listed(row: KernelRow) -> bool:
@@ -103,8 +107,7 @@ def _listed(row: KernelRow) -> bool:
     return (row.timed or row.verdict != "PASSED") and row.case != "*"
 
 
-def _cells(row: KernelRow, several: bool) -> list[str | Text]:
-    baseline = number(row.baseline_us, ".4g") + (f" ({row.baseline_impl})" if row.baseline_impl else "")
+def cells(row: KernelRow, several: bool) -> list[str | Text]:
     return [
         row.case,
         row.candidate if several else "",
@@ -112,13 +115,14 @@ def _cells(row: KernelRow, several: bool) -> list[str | Text]:
         number(row.speedup, ".3f"),
         interval(row.speedup_ci),
         _mark(row),
-        baseline,
-        number(row.candidate_us, ".4g"),
-        number(row.noise_pct, ".1f"),
-        number(row.roofline_pct, ".0f"),
         number(row.error_ratio, ".2g"),
+        number(row.candidate_us, ".4g"),
+        number(row.baseline_us, ".4g"),
+        number(row.roofline_pct, ".0f"),
+        number(row.noise_pct, ".1f"),
         "" if row.capture == "n/a" else row.capture,
         "" if row.compile == "n/a" else row.compile,
+        row.baseline_impl or "",
         "" if row.origins is None else format(100 * row.authored, ".0f"),
     ]
 
@@ -195,16 +199,8 @@ def _summary(report: KernelReport) -> Iterable[RenderableType]:
     counts = [f"{summary.passed} of {summary.rows} passed", *(f"{n} {what}" for n, what in others if n)]
     yield heading(", ".join(counts))
     every = contracts(report.rows)
-    candidates = dict.fromkeys(row.candidate for row in report.rows)
-    for candidate, contract in product(candidates, every):
-        mine = [r for r in report.rows if (r.candidate, r.contract) == (candidate, contract)]
-        timed = [(r.speedup, r.calls) for r in mine if r.speedup is not None]
-        if timed:
-            mean = geomean(*([*column] for column in zip(*timed)))
-            yield Text(
-                f"{candidate}{under(contract, every)}: geometric mean of {len(timed)} timed speed-ups "
-                f"{mean:.3f}, weighted by calls"
-            )
+    found = [one.cells(one.candidate + under(one.contract, every)) for one in standings(report.rows)]
+    yield from (table(STANDINGS, found), *legend(STANDINGS, found)) if found else ()
     shares = (
         (summary.measuring_share, "measuring"),
         (summary.compiling_share, "compiling (imports and first calls)"),

@@ -13,20 +13,38 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fastkernels.records import AuditRow, Environment, EvalReport, GateRow, KernelReport, KernelRow
+from fastkernels.records import (
+    AuditRow,
+    Environment,
+    EvalReport,
+    GateReport,
+    GateRow,
+    KernelReport,
+    KernelRow,
+    Report,
+)
 
 CPU_WARNING = "CPU: not a GPU result"
 INTERRUPTED = "INTERRUPTED: what was finished until then"
+ROOM = 100  # characters that tables of results keep to, where the names in them allow it
+_GAP = 2  # between columns
 _PIPE_WIDTH = 10_000  # wider than any table: what is piped is meant to be searched
 
 
 @dataclass(frozen=True)
 class Column:
-    """`legend` says what the column means; it is printed once, below the tables."""
+    """`legend` says what the column means; it is printed once, below the tables. `needed`: shown however
+    narrow the room is."""
 
     name: str
     legend: str
     right: bool = True
+    needed: bool = True
+
+
+def more(name: str, legend: str, right: bool = True) -> Column:
+    """A column that is shown where there is room."""
+    return Column(name, legend, right, needed=False)
 
 
 Rows = Sequence[Sequence[str | Text]]
@@ -34,23 +52,53 @@ Rows = Sequence[Sequence[str | Text]]
 
 def table(columns: Sequence[Column], rows: Rows) -> RenderableType:
     """The columns that have a cell in them."""
-    used = _used(columns, rows)
-    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for i in used:
+    kept = used(columns, rows)
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    for i in kept:
         grid.add_column(columns[i].name, justify="right" if columns[i].right else "left", overflow="fold")
     for row in rows:
-        cells = (row[i] for i in used)
+        cells = (row[i] for i in kept)
         grid.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
     return grid
 
 
 def legend(columns: Sequence[Column], rows: Rows) -> list[RenderableType]:
     """What the columns that have a cell in them mean."""
-    used = (columns[i] for i in _used(columns, rows))
-    return [Text(f"{column.name}: {column.legend}", style="dim") for column in used if column.legend]
+    shown = (columns[i] for i in used(columns, rows))
+    return [Text(f"{column.name}: {column.legend}", style="dim") for column in shown if column.legend]
 
 
-def _used(columns: Sequence[Column], rows: Rows) -> list[int]:
+def fitting(columns: Sequence[Column], rows: Rows, room: int | None) -> tuple[Sequence[Column], Rows, str]:
+    """Columns and rows without those columns, the last first, that are not needed and for which `room`
+    characters are too few (None: enough for all), and the names of what was left out."""
+    shown = used(columns, rows)
+    width = {i: max(len(columns[i].name), *(len(row[i]) for row in rows)) + _GAP for i in shown}
+    out = set()
+    for i in reversed(shown):
+        if room is None or sum(width.values()) - _GAP <= room:
+            break
+        if not columns[i].needed:
+            del width[i]
+            out.add(i)
+    kept = [i for i in range(len(columns)) if i not in out]
+    names = ", ".join(columns[i].name for i in sorted(out))
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], names
+
+
+def left_out(*names: str) -> list[RenderableType]:
+    """How to see the columns that found no room; nothing without any."""
+    found = [name for name in names if name]
+    told = f"no room for: {'; '.join(found)}. See them with --verbose, or in the page of fk report --html"
+    return [Text(told, style="dim")] if found else []
+
+
+def room(stream: TextIO) -> int:
+    """Characters of a line: a terminal's own where it is wider than most."""
+    return max(ROOM, Console(file=stream).width) if stream.isatty() else ROOM
+
+
+def used(columns: Sequence[Column], rows: Rows) -> list[int]:
+    """Which columns have a cell in them."""
     return [i for i in range(len(columns)) if any(len(row[i]) for row in rows)]
 
 
@@ -65,6 +113,24 @@ def interval(ends: tuple[float, float] | None) -> str:
 def task_name(row: KernelRow | GateRow | AuditRow) -> str:
     """`L1/glu:gelu`"""
     return f"{row.task}:{row.variant}".removesuffix(":default")
+
+
+def title_of(report: Report) -> str:
+    """What was run, and where."""
+    device = report.environment.device
+    if isinstance(report, EvalReport):
+        return f"fk eval on {device}: {', '.join(report.candidates) or 'self-test'}"
+    if isinstance(report, GateReport):
+        return f"fk gate on {device}: {report.head} over {report.base}"
+    if isinstance(report, KernelReport):
+        return f"fk kernels on {device}: {', '.join(dict.fromkeys(row.candidate for row in report.rows))}"
+    return f"fk {report.kind} on {device}"
+
+
+def made(environment: Environment) -> str:
+    """Machine, version, hour and revision."""
+    revision = f", revision {environment.git_revision[:12]}" if environment.git_revision else ""
+    return f"{environment.device}, torch {environment.torch}, {environment.started_at[:16]}{revision}"
 
 
 def opening(title: str, report: KernelReport | EvalReport, lines: Sequence[str]) -> list[RenderableType]:

@@ -1,10 +1,8 @@
-"""A gate as Markdown, for a comment on a pull request.
+"""A document as Markdown, for a comment on a pull request; and what such a comment must heed.
 
-What fails or is unclear comes first and open, everything else folded. Text of a candidate (its messages, what
-it printed) is escaped and fenced in HTML: it can neither format the comment nor mention anybody.
-
-A comment has a length. It is never cut within a row, a tag or an entity: what does not fit is left out whole,
-and counted. Rows have half of it, failures reach up to three quarters, and notes take what is left.
+Words of a candidate (its messages, what it printed) are escaped and fenced in HTML: they can neither format
+the comment nor mention anybody. A comment has a length. It is never cut within a row, a tag or an entity:
+what does not fit is left out whole, and counted.
 """
 
 from __future__ import annotations
@@ -13,54 +11,59 @@ import html
 import sys
 from collections.abc import Sequence
 
-from fastkernels.gate.verdicts import middle
-from fastkernels.records import Contract, Failure, GateLimits, GateReport, GateRow
-from fastkernels.report import gate_words as words
-from fastkernels.report.contracts import contracts, under
-from fastkernels.report.layout import CPU_WARNING, interval, separation, task_name
+from fastkernels.report.document import Bar, Block, Code, Document, Fold, Grid, Scatter
+from fastkernels.report.layout import used
 
 MAX_CHARACTERS = 60_000  # GitHub takes 65,536 in a comment
-_MOST_FAILURES, _MOST_LINES = 5, 20
 _MOST_SAID = 600  # characters of one cell or note, before they are escaped
-_OUTCOMES = {"passed": "✅", "failed": "❌", "unclear": "⚠️"}
-_HEADER = "| task | case | verdict | change | 95 % of the speed-up | base us | head us | why |\n" + (
-    "|---|---|---|--:|--:|--:|--:|---|\n"
-)
+_OF_A_TABLE = 8_000  # characters, so that what follows a long one has room
 
 
-def text(report: GateReport) -> str:
+def text(document: Document) -> str:
     """The whole comment, at most MAX_CHARACTERS long."""
-    environment = report.environment
-    versions = [
-        f"torch {environment.torch}",
-        *([f"driver {environment.driver}"] if environment.driver else []),
-    ]
-    made_on = _plain(f"{environment.device}, {', '.join(versions)}, {environment.started_at[:10]}")
-    warning = f"**{CPU_WARNING}.**\n\n" if environment.device_type == "cpu" else ""
-    shown = [row for row in report.rows if words.unclear_or_failing(row)]
-    rest = [row for row in report.rows if not words.unclear_or_failing(row) and not words.counted(row)]
-    told = (words.advice(report), words.mean(report), words.held_out(report), words.thresholds(report))
-    lines = [line for line in told if line]
-    found = (
-        f"### {_OUTCOMES[report.outcome]} fk gate {words.conclusion(report)}\n\n"
-        f"head {_plain(report.head)} · base {_plain(report.base)}\n\n{warning}"
-    )
-    every = contracts(report.rows)
-    found += _table(shown, report.limits, every, len(found))
-    failures = [_failure(row, row.failure) for row in shown if row.failure is not None]
-    found += _whole(failures, MAX_CHARACTERS * 3 // 4 - len(found), "failures", _MOST_FAILURES)
-    if rest:
-        folded = _table(rest, report.limits, every, len(found))
-        found += f"<details><summary>{len(rest)} other rows</summary>\n\n{folded}</details>\n\n"
-    last = (*lines, *report.notes, made_on, *map(str, separation(environment.isolation)))
-    return found + _whole([f"- {_plain(line)}\n" for line in last], MAX_CHARACTERS - len(found), "notes")
+    head = [f"### {plain(document.title)}\n\n"]
+    head += [f"{plain(line)}\n\n" for line in document.lead]
+    head += [f"**{plain(line)}.**\n\n" for line in document.warnings]
+    found = "".join(head)
+    parts = []
+    for section in document.sections:
+        blocks = [said for block in section.blocks if (said := _block(block))]
+        title = f"{'#' * (section.level + 2)} {plain(section.title)}\n\n"
+        parts += [title + blocks[0], *blocks[1:]] if blocks else []
+    return found + whole(parts, MAX_CHARACTERS - len(found), "parts")
 
 
-def _whole(parts: Sequence[str], room: int, what: str, most: int = sys.maxsize) -> str:
+def _block(block: Block) -> str:
+    if isinstance(block, Grid):
+        return _table(block)
+    if isinstance(block, Fold):
+        inner = "".join(map(_block, block.blocks))
+        return f"<details><summary>{plain(block.summary)}</summary>\n\n{inner}</details>\n\n"
+    if isinstance(block, Code):
+        return f"<pre>{code(block.text[:3000])}</pre>\n\n"
+    return "" if isinstance(block, Scatter) else f"{plain(str(block))}\n\n"
+
+
+def _table(grid: Grid) -> str:
+    """The columns that have a cell with words in it."""
+    rows = [["" if isinstance(cell, Bar) else str(cell) for cell in row] for row in grid.rows]
+    kept = used(grid.columns, rows)
+    if not kept:
+        return ""
+    head = _row([grid.columns[i].name for i in kept])
+    head += f"|{'|'.join('--:' if grid.columns[i].right else '---' for i in kept)}|\n"
+    return f"{head}{whole([_row([row[i] for i in kept]) for row in rows], _OF_A_TABLE, 'rows')}\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(plain, cells))} |\n"
+
+
+def whole(parts: Sequence[str], room: int, what: str, most: int = sys.maxsize) -> str:
     """The first of `parts`, at most so many, that fit into `room`; how many are left out is said."""
     found = ""
     for number, part in enumerate(parts):
-        more = f"\n… and {len(parts) - number} more {what}: see the JSON or JUnit report\n\n"
+        more = f"\n… and {len(parts) - number} more {what}: see the JSON report\n\n"
         beside = len(more) if number + 1 < len(parts) else 0
         if number == most or len(found) + len(part) + beside > room:
             return found + more
@@ -68,45 +71,16 @@ def _whole(parts: Sequence[str], room: int, what: str, most: int = sys.maxsize) 
     return found
 
 
-def _table(rows: Sequence[GateRow], limits: GateLimits, every: Sequence[Contract], used: int) -> str:
-    """Beside `used` characters; nothing without rows."""
-    if not rows:
-        return ""
-    lines = [_line(row, limits, under(row.contract, every)) for row in rows]
-    return f"{_HEADER}{_whole(lines, MAX_CHARACTERS // 2 - used - len(_HEADER), 'rows')}\n"
-
-
-def _line(row: GateRow, limits: GateLimits, clock: str) -> str:
-    look = middle(row.looks) if row.looks else None
-    known = base = head = ""
-    if look is not None and look.speedup_ci is not None:
-        known = interval(look.speedup_ci)
-        base, head = f"{look.base_us:.4g}", f"{look.head_us:.4g}"
-    verdict = words.verdict(row, limits)
-    verdict = f"**{verdict}**" if words.unclear_or_failing(row) else verdict
-    task, case = _plain(task_name(row) + clock), _plain(f"{row.case} ({row.candidate})")
-    cells = (task, case, verdict, words.change(row), known, base, head, _plain(row.reason))
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _failure(row: GateRow, failure: Failure) -> str:
-    place = f"\nat {failure.file}:{failure.line or ''}".rstrip(":") if failure.file else ""
-    output = "\n".join(failure.output.splitlines()[-_MOST_LINES:])
-    told = f"{failure.told[:1000]}{place}\n{output[:3000]}".strip()
-    what = _plain(f"{row.head or ''} {task_name(row)} {row.case} ({row.candidate})")
-    return f"<details><summary>{what}</summary><pre>{_code(told)}</pre></details>\n\n"
-
-
 _SPECIAL = str.maketrans({c: f"&#{ord(c)};" for c in "|*_`[]~@#\\"})
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """One line without any markup of its own."""
     text = text if len(text) <= _MOST_SAID else text[:_MOST_SAID] + "…"
     return " ".join(html.escape(text).split()).translate(_SPECIAL)
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Inside <pre>: a blank line would end the HTML block, an @ would mention somebody."""
     lines = [line if line.strip() else "&nbsp;" for line in html.escape(text).splitlines()]
     return "\n".join(lines).replace("@", "&#64;").replace("`", "&#96;")

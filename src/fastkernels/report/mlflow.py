@@ -42,11 +42,12 @@ _SCORE_METRICS = ("score", "speedup", "correctness", "coverage")
 Logged = KernelReport | EvalReport | GateReport
 
 
-def log(report: Logged, sources: Sequence[Path]) -> bool:
-    """Log a report; True if it is stored. Never raises: what goes wrong is one line on stderr."""
+def log(report: Logged, sources: Sequence[Path]) -> str | None:
+    """Log a report; the id of its run, None if it is not stored. Never raises: what goes wrong is one line on
+    stderr."""
     try:
         if not resolve().tracking:
-            return False
+            return None
         entry = json.dumps(payload(report, sources))
         child = [sys.executable, "-W", "ignore", "-m", _CHILD]
         done = subprocess.run(
@@ -59,13 +60,13 @@ def log(report: Logged, sources: Sequence[Path]) -> bool:
             env=_environment(),
         )
     except subprocess.TimeoutExpired:
-        return _warn(f"no answer within {TIMEOUT_S} s from {_place()}")
+        return _warn(f"no answer within {TIMEOUT_S} s from {place()}")
     except (FastKernelsError, OSError, ValueError) as error:
         return _warn(str(error))
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return _warn(f"{lines[-1]} ({_place()})")
-    return True
+        return _warn(f"{lines[-1]} ({place()})")
+    return done.stdout.split()[-1]
 
 
 def tracking_uri() -> str:
@@ -73,8 +74,8 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_dir() / 'mlflow.db'}"
 
 
-def _place() -> str:
-    """As `tracking_uri`, without a server's address, which may hold a password."""
+def place() -> str:
+    """As `tracking_uri`, for a person; without a server's address where it holds a password."""
     chosen = os.environ.get("MLFLOW_TRACKING_URI", "")
     return "MLFLOW_TRACKING_URI" if "@" in chosen else tracking_uri()
 
@@ -88,7 +89,7 @@ def payload(report: Logged, sources: Sequence[Path]) -> dict[str, Any]:
         "uri": tracking_uri(),
         "artifacts": None if os.environ.get("MLFLOW_TRACKING_URI") else str(state_dir() / "mlartifacts"),
         "experiment": f"fastkernels-{report.kind}",
-        "name": _name(report),
+        "name": name(report),
         "tags": {
             **{f"environment.{name}": str(value) for name, value in environment.items() if value is not None},
             **libraries,
@@ -102,7 +103,8 @@ def payload(report: Logged, sources: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _name(report: Logged) -> str:
+def name(report: Logged) -> str:
+    """Of its run: what was judged."""
     if isinstance(report, EvalReport):
         return "+".join(report.candidates) or "self-test"
     if isinstance(report, GateReport):
@@ -163,7 +165,6 @@ def _environment() -> dict[str, str]:
     return {**quick_and_quiet, **os.environ}
 
 
-def _warn(reason: str) -> bool:
+def _warn(reason: str) -> None:
     advice = "Reports are whole without it; FK_TRACKING=0 leaves it out"
     print(f"warning: not logged to MLflow: {reason}. {advice}", file=sys.stderr)
-    return False

@@ -7,7 +7,8 @@
     y = a Wo^T (+ bo)
 
 T tokens, D hidden, H query heads, J kv heads, K head size; scale 1/sqrt(K). quant_method: of the products
-(parallel_linear.py). Rounded to the dtype of x after each line. Rotating and storing are one kernel where
+(parallel_linear.py). On several ranks (nn/partition) a rank has its share of the heads, and y is the sum over
+the ranks. Rounded to the dtype of x after each line. Rotating and storing are one kernel where
 both are the baseline's own; it rounds as they do.
 Mirrors vllm.model_executor.models.llama.LlamaAttention, qwen2.Qwen2Attention (qkv_bias),
 qwen3.Qwen3Attention (qk_norm_eps), gpt_oss.OAIAttention (has_sinks), the attention of
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from fastkernels import kernels
 from fastkernels.nn.context import step
 from fastkernels.nn.fusion import Fusion
+from fastkernels.nn.partition import partition
 
 from ..L1.mrope import MRotaryEmbedding
 from ..L1.rms_norm import RMSNorm
@@ -50,17 +52,16 @@ class CausalAttention(nn.Module):
         has_sinks: bool = False,
     ) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        self.qkv_sizes = [num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim]
+        heads, kv_heads = map(len, partition().heads(num_heads, num_kv_heads))
+        self.num_heads, self.num_kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.qkv_sizes = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
         self.qkv_proj = QKVParallelLinear(
             hidden_size, head_dim, num_heads, num_kv_heads, qkv_bias, quant_method
         )
         self.q_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
         self.k_norm = RMSNorm(head_dim, qk_norm_eps) if qk_norm_eps is not None else None
         self.rotary_emb = _rope(head_dim, max_position, rope_parameters)
-        self.attn = PagedAttention(
-            num_heads, head_dim, head_dim**-0.5, num_kv_heads, sliding_window, has_sinks
-        )
+        self.attn = PagedAttention(heads, head_dim, head_dim**-0.5, kv_heads, sliding_window, has_sinks)
         attended = num_heads * head_dim
         self.attn_sub_norm = RMSNorm(attended, sub_norm_eps) if sub_norm_eps is not None else None
         self.o_proj = RowParallelLinear(attended, hidden_size, bias_o_proj, quant_method)

@@ -8,6 +8,10 @@ projection of an expert, gate first; W2 is [E, D, F]. act: silu, in GeluExperts 
 multiplies the output, never the input: the activation is not linear. Rounded to the dtype of hidden_states
 after the first product, the activation and the weighted second product; the sum is taken in float32 and
 rounded once. The first product and the activation are one kernel where both are the baseline's own.
+
+On several ranks (nn/partition) a rank has a slice of the F features of each expert or, where experts are
+split, some experts whole, and zeros in the slots of others. y is the sum over the ranks, rounded before it is
+added up.
 Mirrors vllm.model_executor.layers.fused_moe.fused_moe.fused_experts, GeluExperts with activation="gelu_tanh".
 """
 
@@ -18,7 +22,9 @@ from torch import Tensor, nn
 from fastkernels import kernels
 from fastkernels.kernels.glu import Activation
 from fastkernels.nn.fusion import Fusion
+from fastkernels.nn.partition import partition, split
 
+from ..L1.all_reduce import AllReduce
 from ..L1.glu import GeluAndMul, SiluAndMul
 from ..L1.grouped_gemm import GroupedLinear
 from ..L1.moe_permute import MoEAlign, MoESum
@@ -27,17 +33,33 @@ from ..L1.moe_permute import MoEAlign, MoESum
 class FusedExperts(nn.Module):
     def __init__(self, num_experts: int, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
+        now, self.num_experts = partition(), num_experts
+        whole = range(num_experts), range(intermediate_size)
+        self.mine = now.share(num_experts, "experts") if now.splits_experts else whole[0]
+        inner = whole[1] if now.splits_experts else now.share(intermediate_size, "features of an expert")
         self.align = MoEAlign(num_experts)
-        self.w13 = GroupedLinear(num_experts, hidden_size, 2 * intermediate_size)
+        self.w13 = GroupedLinear(len(self.mine), hidden_size, 2 * len(inner))
         self.act_fn: nn.Module = SiluAndMul()
-        self.w2 = GroupedLinear(num_experts, intermediate_size, hidden_size)
+        self.w2 = GroupedLinear(len(self.mine), len(inner), hidden_size)
         self.sum = MoESum()
+        self.all_reduce = AllReduce() if now.is_split else None
+        if now.splits_experts:
+            split(self.w13.weight, 0, num_experts, [self.mine])
+            split(self.w2.weight, 0, num_experts, [self.mine])
+        else:
+            up = range(intermediate_size + inner.start, intermediate_size + inner.stop)
+            split(self.w13.weight, 1, 2 * intermediate_size, [inner, up])
+            split(self.w2.weight, 2, intermediate_size, [inner])
         self.activation: Activation = "silu"
         self.fuses = Fusion(self, "w13", "act_fn")
 
     def forward(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         """hidden_states [T, D], topk_weights [T, k] float32, topk_ids [T, k] int32 -> [T, D]"""
+        if len(self.mine) < self.num_experts:
+            # The rank's experts are the first ones: their slots lie together, ahead of all others.
+            topk_ids = (topk_ids - self.mine.start) % self.num_experts
         order, starts = self.align(topk_ids)
+        starts = starts[: len(self.mine) + 1]
         if self.fuses and not hidden_states.is_meta:
             active = kernels.grouped_linear_glu(
                 hidden_states, self.w13.weight, order, starts, self.activation
@@ -45,7 +67,11 @@ class FusedExperts(nn.Module):
         else:
             active = self.act_fn(self.w13(hidden_states, order, starts))
         weighted = self.w2(active, order, starts, topk_weights.flatten())
-        return self.sum(weighted.view(*topk_ids.shape, hidden_states.shape[-1]))
+        weighted = weighted.view(*topk_ids.shape, hidden_states.shape[-1])
+        if len(self.mine) < self.num_experts:
+            weighted = weighted.masked_fill((topk_ids >= len(self.mine))[..., None], 0)
+        summed = self.sum(weighted)
+        return summed if self.all_reduce is None else self.all_reduce(summed)
 
 
 class GeluExperts(FusedExperts):

@@ -4,16 +4,26 @@
 
 T tokens, D input, N output. column: one matrix, split by outputs. merged: several matrices over one input
 (gate, up). qkv: query, key and value projections, y = [q (H*K) | k (J*K) | v (J*K)], H query heads, J kv
-heads, K head size. row: split by inputs. Products accumulate in at least float32; y has the dtype of x. On
-one rank each is an L1 Linear or, with quant_method "bitnet", an L1 BitLinear, which has no bias.
+heads, K head size. row: split by inputs. Products accumulate in at least float32; y has the dtype of x. Each
+is an L1 Linear or, with quant_method "bitnet", an L1 BitLinear, which has no bias.
+
+On several ranks (nn/partition) a rank has its share of the outputs of column, merged (of each matrix) and qkv
+(whole heads), and y is its share. It has its share of the inputs of row: x is that share, and y the sum over
+the ranks, rounded before it is added up; the first rank adds the bias.
 Mirrors vllm.model_executor.layers.linear: ColumnParallelLinear, MergedColumnParallelLinear,
 QKVParallelLinear, RowParallelLinear, with return_bias=False.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import Tensor, nn
 
+from fastkernels.nn.partition import partition, split
+
+from ..L1.all_reduce import AllReduce
 from ..L1.bitnet_linear import BitLinear
 from ..L1.linear import Linear
 
@@ -21,7 +31,7 @@ from ..L1.linear import Linear
 class ColumnParallelLinear(nn.Module):
     def __init__(self, input_size: int, output_size: int, bias: bool = False) -> None:
         super().__init__()
-        self.linear = Linear(input_size, output_size, bias)
+        self.linear = _columns(input_size, output_size, [partition().share(output_size, "outputs")], bias)
 
     def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, N]"""
@@ -33,8 +43,13 @@ class MergedColumnParallelLinear(nn.Module):
         self, input_size: int, output_sizes: list[int], bias: bool = False, quant_method: str | None = None
     ) -> None:
         super().__init__()
-        self.output_sizes = list(output_sizes)
-        self.linear = _linear(input_size, self.output_sizes, bias, quant_method)
+        mine, first = [], 0
+        for size in output_sizes:
+            share = partition().share(size, "outputs")
+            mine.append(range(first + share.start, first + share.stop))
+            first += size
+        self.output_sizes = [len(share) for share in mine]
+        self.linear = _columns(input_size, first, mine, bias, quant_method)
 
     def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, sum(output_sizes)]"""
@@ -52,10 +67,16 @@ class QKVParallelLinear(nn.Module):
         quant_method: str | None = None,
     ) -> None:
         super().__init__()
-        self.output_sizes = [
-            size * head_size for size in (total_num_heads, total_num_kv_heads, total_num_kv_heads)
+        heads, kv_heads = partition().heads(total_num_heads, total_num_kv_heads)
+        # Heads are counted through queries, keys and values.
+        keys, values = total_num_heads, total_num_heads + total_num_kv_heads
+        mine = [
+            range((first + share.start) * head_size, (first + share.stop) * head_size)
+            for first, share in ((0, heads), (keys, kv_heads), (values, kv_heads))
         ]
-        self.linear = _linear(hidden_size, self.output_sizes, bias, quant_method)
+        self.output_sizes = [len(share) for share in mine]
+        total = (values + total_num_kv_heads) * head_size
+        self.linear = _columns(hidden_size, total, mine, bias, quant_method)
 
     def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, (H + 2J) K]"""
@@ -67,14 +88,31 @@ class RowParallelLinear(nn.Module):
         self, input_size: int, output_size: int, bias: bool = False, quant_method: str | None = None
     ) -> None:
         super().__init__()
-        self.linear = _linear(input_size, [output_size], bias, quant_method)
+        mine = partition().share(input_size, "inputs")
+        self.linear = _linear(len(mine), [output_size], bias, quant_method)
+        split(self.linear.weight, 1, input_size, [mine])
+        if bias and partition().rank:
+            split(self.linear.bias, 0, output_size, [])
+        self.all_reduce = AllReduce() if partition().is_split else None
 
     def forward(self, input_: Tensor) -> Tensor:
         """[T, D] -> [T, N]"""
-        return self.linear(input_)
+        output_TN = self.linear(input_)
+        return output_TN if self.all_reduce is None else self.all_reduce(output_TN)
 
 
-def _linear(input_size: int, output_sizes: list[int], bias: bool, quant_method: str | None) -> nn.Module:
+def _columns(
+    input_size: int, output_size: int, mine: Sequence[range], bias: bool, quant_method: str | None = None
+) -> Any:
+    """A layer that has these of the outputs."""
+    linear = _linear(input_size, [len(share) for share in mine], bias, quant_method)
+    split(linear.weight, 0, output_size, mine)
+    if bias:
+        split(linear.bias, 0, output_size, mine)
+    return linear
+
+
+def _linear(input_size: int, output_sizes: list[int], bias: bool, quant_method: str | None) -> Any:
     if quant_method is None:
         return Linear(input_size, sum(output_sizes), bias)
     if quant_method != "bitnet" or bias:

@@ -4,15 +4,19 @@
     prefixed    y = [class | registers | x W^T + b] of each image
     tubelet     y[t] = x[t] W^T + b                    of a patch over several frames of a video
     packed      y[t] = x[t] W^T                        of such patches that are cut already
+    placed      y[t] = x[t] W^T + b + sample(table, p[t])       of such patches at places p of their frame
 
 T patches of B packed images, or of images or videos of one size; F frames, Y, X rows and columns, C channels;
 P values of a patch (frame, row, column, channel), D hidden, N tokens of an image; W [D, P], table [M, D] of a
 square grid, row by row, resampled to each image's grid (L1/image_ops) in at least float32. Patches lie frame
 by frame and row by row. Rounded to the dtype of x after the product, after resampling and after the sum.
+Placed: the table at places p (L1/image_ops, SampleGrid), rounded likewise.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding,
 transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings,
-transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings, and
-transformers.models.qwen2_vl.modeling_qwen2_vl.PatchEmbed, these three with their channels last.
+transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings,
+transformers.models.qwen2_vl.modeling_qwen2_vl.PatchEmbed, and
+transformers.models.qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionPatchEmbed with the positions that are added to
+it, these four with their channels last.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from torch import Tensor, nn
 
 from fastkernels import kernels
 
-from ..L1.image_ops import ResizeGrid
+from ..L1.image_ops import ResizeGrid, SampleGrid
 from ..L1.linear import Linear
 
 
@@ -99,3 +103,27 @@ class PackedPatchEmbed(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[T, P] -> [T, D]"""
         return kernels.linear(hidden_states, self.weight.flatten(1), None)
+
+
+class PlacedPatchEmbed(PackedPatchEmbed):
+    def __init__(
+        self,
+        patch_size: int,
+        temporal_patch_size: int,
+        in_channels: int,
+        embed_dim: int,
+        num_position_embeddings: int,
+    ) -> None:
+        super().__init__(patch_size, temporal_patch_size, in_channels, embed_dim)
+        self.side = math.isqrt(num_position_embeddings)
+        self.bias = nn.Parameter(torch.empty(embed_dim), requires_grad=False)
+        self.position_embedding = nn.Parameter(
+            torch.empty(num_position_embeddings, embed_dim), requires_grad=False
+        )
+        self.sample = SampleGrid()
+
+    def forward(self, hidden_states: Tensor, places: Tensor) -> Tensor:
+        """[T, P], places [T, 2] (row, column) from 0 to 1 over a patch's frame -> [T, D]"""
+        table_MND = self.position_embedding.view(self.side, self.side, -1)
+        projected_TD = kernels.linear(hidden_states, self.weight.flatten(1), self.bias)
+        return projected_TD + self.sample(places, table_MND)

@@ -9,7 +9,8 @@ sum is rounded to the dtype of the input and normalised as rounded. Attention an
 L3/decoder_layer; a file of its own, so that dense models do not depend on experts.
 MXFP4MoEDecoderLayer has biases in its attention, a sink for each head, and the experts of
 L2/quantized_experts.
-Mirrors vllm.model_executor.models.mixtral.MixtralDecoderLayer and gpt_oss.TransformerBlock; without
+Mirrors vllm.model_executor.models.mixtral.MixtralDecoderLayer and gpt_oss.TransformerBlock; with qk_norm_eps
+vllm.model_executor.models.qwen3_moe.Qwen3MoeDecoderLayer; without
 rope_parameters and renormalize vllm.model_executor.models.jamba.JambaAttentionDecoderLayer.
 """
 
@@ -39,6 +40,7 @@ class MoEDecoderLayer(nn.Module):
         rms_norm_eps: float = 1e-6,
         renormalize: bool = True,
         sliding_window: int | None = None,
+        qk_norm_eps: float | None = None,
     ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
@@ -49,6 +51,7 @@ class MoEDecoderLayer(nn.Module):
             head_dim,
             max_position,
             rope_parameters,
+            qk_norm_eps=qk_norm_eps,
             sliding_window=sliding_window,
         )
         self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
@@ -57,7 +60,8 @@ class MoEDecoderLayer(nn.Module):
     def forward(
         self, positions: Tensor, hidden_states: Tensor, residual: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """positions [T], hidden_states and residual [T, D] -> (hidden_states, residual)"""
+        """positions [T], or [3, T] with an mrope_section; hidden_states and residual [T, D] ->
+        (hidden_states, residual)"""
         if residual is None:
             normed_TD, sum_TD = self.input_layernorm(hidden_states), hidden_states
         else:

@@ -3,14 +3,15 @@
     a = x + attention(layer_norm(x; w1, b1))
     y = a + mlp(layer_norm(a; w2, b2))
     layer_scale    a = x + l1 * attention(..),  y = a + l2 * gated_mlp(..)        of the same norms
+    gated          a = x + attention(rms_norm(x; w1)),  y = a + gated_mlp(rms_norm(a; w2))
 
 T tokens of B images or videos, D hidden. Attention has rotary positions, on two axes in the variant
-layer_scale and axial, on three in the variant video. Rounded to the dtype of x after each
-sum.
+layer_scale, axial and gated, on three in the variant video. Rounded to the dtype of x after each sum.
 Mirrors vllm.model_executor.models.siglip2.Siglip2EncoderLayer (also transformers' Siglip2EncoderLayer, timm's
 vision_transformer.Block), transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTLayer (timm:
-eva.EvaBlock), transformers.models.vjepa2.modeling_vjepa2.VJEPA2Layer and
-transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VLVisionBlock.
+eva.EvaBlock), transformers.models.vjepa2.modeling_vjepa2.VJEPA2Layer,
+transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VLVisionBlock and
+transformers.models.qwen2_5_omni.modeling_qwen2_5_omni.Qwen2_5OmniVisionBlock.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fastkernels.nn.fusion import Fusion, add_and_norm
 
 from ..L1.layer_norm import LayerNorm
 from ..L1.layer_scale import LayerScale
+from ..L1.rms_norm import RMSNorm
 from ..L2.encoder_attention import EncoderAttention
 from ..L2.gated_mlp import GatedMLP
 from ..L2.mlp import MLP
@@ -111,3 +113,29 @@ class VideoBlock(nn.Module):
 
 class AxialBlock(VideoBlock):
     rope = "axial"
+
+
+class GatedBlock(nn.Module):
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, num_heads: int, hidden_act: str, rms_norm_eps: float
+    ) -> None:
+        super().__init__()
+        self.norm1 = RMSNorm(hidden_size, rms_norm_eps)
+        self.attention = RotaryAttention(hidden_size, num_heads, qkv_bias=True)
+        self.norm2 = RMSNorm(hidden_size, rms_norm_eps)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act, bias=True)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: Tensor,
+        positions: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+    ) -> Tensor:
+        """hidden_states [T, D], position_embeddings [P, K], positions int64 [T], cu_seqlens int32 [B+1] ->
+        [T, D]"""
+        where = (position_embeddings, positions, cu_seqlens, max_seqlen)
+        attended_TD = self.attention(self.norm1(hidden_states), *where)
+        normed_TD, a_TD = self.norm2(attended_TD, hidden_states)
+        return a_TD + self.mlp(normed_TD)

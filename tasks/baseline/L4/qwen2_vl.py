@@ -25,7 +25,7 @@ from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader, text_config
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.media import Medium
-from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds
+from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds, patch_places
 from fastkernels.nn.program import Place, Stage
 from fastkernels.nn.weights import WeightMap
 
@@ -81,16 +81,9 @@ class Qwen2VisionTransformer(nn.Module):
 
     def patch_coords(self, spatial_shapes: Tensor, cu_seqlens: Tensor, num_patches: int) -> Tensor:
         """[P, 2]: row and column of each patch in its frame's grid, as parts of a whole turn of the fastest
-        angle; in float32 at least. A block's patches lie together, row by row."""
-        merge, spread = self.patching.merge_size, {"dim": 0, "output_size": num_patches}
-        lengths_B = cu_seqlens.diff()
-        columns_P = torch.repeat_interleave(spatial_shapes[:, 1], lengths_B, **spread) // merge
-        begins_P = torch.repeat_interleave(cu_seqlens[:-1], lengths_B, **spread)
-        place_P = torch.arange(num_patches, device=spatial_shapes.device) - begins_P
-        block_P, inside_P = place_P // merge**2, place_P % merge**2
-        row_P = block_P // columns_P * merge + inside_P // merge
-        column_P = block_P % columns_P * merge + inside_P % merge
-        return torch.stack((row_P, column_P), dim=1).to(self.rotary_pos_emb.dtype) / (2 * math.pi)
+        angle; in float32 at least."""
+        place_P2, _ = patch_places(spatial_shapes, cu_seqlens, num_patches, self.patching.merge_size)
+        return place_P2.to(self.rotary_pos_emb.dtype) / (2 * math.pi)
 
 
 class Qwen2VLForConditionalGeneration(nn.Module):
@@ -102,12 +95,7 @@ class Qwen2VLForConditionalGeneration(nn.Module):
         layer = layer_arguments(reader)
         vocab_size, hidden_size = reader.integer("vocab_size"), layer["hidden_size"]
         self.hidden_size = hidden_size
-        self.placeholders = {
-            "image": reader.integer("image_token_id"),
-            "video": reader.integer("video_token_id"),
-        }
-
-        self.visual = Qwen2VisionTransformer(config.get("vision_config") or {})
+        self.placeholders = self.add_towers(config)
         self.embed_tokens = VocabParallelEmbedding(vocab_size, hidden_size)
         layers = reader.integer("num_hidden_layers")
         self.layers = nn.ModuleList(DecoderLayer(**layer) for _ in range(layers))
@@ -118,6 +106,12 @@ class Qwen2VLForConditionalGeneration(nn.Module):
         self.softmax = Softmax()
         self.sampler = Sampler()
         self.weight_map = weight_map(layer)
+
+    def add_towers(self, config: dict[str, Any]) -> dict[str, int]:
+        """What makes rows of media; the id that stands for each kind."""
+        self.visual = Qwen2VisionTransformer(config.get("vision_config") or {})
+        reader = ConfigReader(text_config(config))
+        return {kind: reader.integer(f"{kind}_token_id") for kind in ("image", "video")}
 
     def encode(
         self, pixel_values: Tensor, spatial_shapes: Tensor, cu_seqlens: Tensor, max_seqlen: int
@@ -204,9 +198,7 @@ def vision_arguments(config: ConfigReader) -> dict[str, Any]:
 
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:
-    """Names of the hub's files; newer libraries write `model.visual` and `model.language_model`. Query, key
-    and value of the decoder fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
+    """Names of the hub's files; newer libraries write `model.visual` and `model.language_model`."""
     block, ours = "visual.blocks.*", "visual.blocks.*"
     names = {
         "visual.patch_embed.proj.weight": "visual.patch_embed.weight",
@@ -219,6 +211,15 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
         "visual.merger.ln_q.*": "visual.merger.ln_q.*",
         "visual.merger.mlp.0.*": "visual.merger.fc1.*",
         "visual.merger.mlp.2.*": "visual.merger.fc2.*",
+    }
+    prefixes = {"visual.": "model.visual.", "model.": "model.language_model."}
+    return WeightMap(names, prefixes=prefixes) | decoder_map(layer)
+
+
+def decoder_map(layer: dict[str, Any]) -> WeightMap:
+    """Of the decoder alone: query, key and value fill one matrix, gate and up another."""
+    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
+    names = {
         "model.embed_tokens.weight": "embed_tokens.embedding.weight",
         "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
         "model.layers.*.self_attn.o_proj.*": "layers.*.self_attn.o_proj.linear.*",
@@ -237,6 +238,4 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
             f"model.layers.*.mlp.{name}_proj.*": layer["intermediate_size"] for name in ("gate", "up")
         },
     }
-    prefixes = {"visual.": "model.visual.", "model.": "model.language_model."}
-    repeated = {"lm_head.weight": "model.embed_tokens.weight"}
-    return WeightMap(names, packed, prefixes=prefixes, repeated=repeated)
+    return WeightMap(names, packed, repeated={"lm_head.weight": "model.embed_tokens.weight"})

@@ -149,14 +149,14 @@ def test_a_command_line_of_vllm_bench_can_be_pasted() -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["run"] == {"requests": 3, "input_len": 12, "output_len": 7, "detokenize": False}
-    assert found["engine"]["options"] == {"enable_prefix_caching": False}
+    assert found["engine"]["options"] == {"enable_prefix_caching": False, "tensor_parallel_size": 1}
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         (["--dataset-name", "sharegpt"], "'sharegpt': only 'random' is served: prompts are random ids"),
-        (["-tp", "2"], "2: only 1 is served: a model runs on one device"),
+        (["-pp", "2"], "2: only 1 is served: every rank has a part of each layer"),
         (["--n", "4"], "4: only 1 is served: a request has one continuation"),
         (["--temperature", "0.7"], "0.7: only 0.0 is served: continuations are greedy"),
         (["--load-format", "gguf"], "'gguf' is not one of 'auto', 'dummy'"),

@@ -19,6 +19,7 @@ from fastkernels.kernels import linear_triton as linear
 from fastkernels.kernels import resize_grid_triton as resize_grid
 from fastkernels.kernels import rms_norm_triton as rms_norm
 from fastkernels.kernels import rope_store_kv_triton as rope_store_kv
+from fastkernels.kernels import sample_grid_triton as sample_grid
 from fastkernels.kernels import softmax_triton as softmax
 from fastkernels.kernels.dense_attention import triton as dense_attention
 from fastkernels.kernels.gla import chunks
@@ -237,6 +238,13 @@ def test_activation(name):
 def test_resize_grid():
     types = {"table": "*bf16", "out": "*bf16", **dict.fromkeys(("y", "x", "heights", "widths"), "*i64")}
     code = ptx(resize_grid._resample, types, {"M": 16, "N": 16, "D": 1152, "WIDTH": 2048}, 2048)
+    assert "ld.global.v4.b32" in code
+    assert ".local" not in code
+
+
+def test_sample_grid():
+    types = {"table": "*bf16", "out": "*bf16", "places": "*fp32"}
+    code = ptx(sample_grid._between, types, {"M": 48, "N": 48, "D": 1152, "WIDTH": 2048}, 2048)
     assert "ld.global.v4.b32" in code
     assert ".local" not in code
 

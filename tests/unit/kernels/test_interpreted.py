@@ -46,6 +46,7 @@ PARTS = {
         "test_rope.py",
         "test_mrope_table.py",
         "test_resize_grid.py",
+        "test_sample_grid.py",
         "test_convolution.py",
         "test_recommendation.py",
         "test_convnext.py",

@@ -8,6 +8,7 @@ import torch
 
 from fastkernels import kernels
 from fastkernels.kernels.policy import interpreting
+from fastkernels.kernels.sample import id_of
 from fastkernels.kernels.sample.philox import exponential_noise, philox
 from tests.unit.kernels.implementations import REFERENCE, TRITON
 
@@ -286,3 +287,23 @@ def test_meta_device_and_tracing():
     compiled = torch.compile(lambda *args: kernels.sample(*args) + 1, backend="aot_eager", fullgraph=True)
     args = (logits, temperature, None, None, seeds, positions)
     assert torch.equal(compiled(*args) - 1, kernels.sample(*args))
+
+
+@pytest.mark.parametrize("impl", ALL)
+def test_the_best_of_all_parts_is_the_sample(impl):
+    """Rows at temperature 0 and above it; equal logits in several parts, of which the lowest id counts."""
+    logits, temperature, seeds, positions = random_problem(rows=6, vocabulary=5004)
+    temperature[::2] = 0
+    logits[0, [100, 2000, 5003]] = logits[2, [1252, 1251]] = 40.0
+    logits[4] = -0.0
+    logits[4, 3000:] = 0.0
+    expected = kernels.sample(logits, temperature, None, None, seeds, positions, impl="reference")
+    width = 5004 // 3
+    keys = [
+        kernels.sample_part(part.contiguous(), temperature, seeds, positions, rank * width, impl=impl)
+        for rank, part in enumerate(logits.split(width, dim=1))
+    ]
+    assert id_of(torch.stack(keys).amax(0)).tolist() == expected.tolist()
+    assert expected.tolist()[::2] == [100, 1251, 0]
+    with pytest.raises(ValueError, match="first=6"):
+        kernels.sample_part(logits, temperature, seeds, positions, 6)

@@ -9,7 +9,7 @@ import torch
 
 from fastkernels import kernels, registry
 from fastkernels.loader import ranks
-from fastkernels.loader.inputs import draw, trial_specs
+from fastkernels.loader.inputs import draw, draw_links, trial_specs
 from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 
@@ -40,7 +40,8 @@ def test_each_rank_sees_its_peers_from_its_own_place_on():
     tensors = {"arg.x": torch.tensor([[0], [1], [2]]), "param.w": torch.tensor([[9]])}
     seen = [ranks.seen_from(rank, 3, tensors) for rank in range(3)]
     names = ("arg.x", "peer.1.arg.x", "peer.2.arg.x", "param.w")
-    assert all(tuple(sorted(one)) == tuple(sorted(names)) for one in seen)
+    assert all(set(one) == {*names, "peer.rank"} for one in seen)
+    assert [ranks.own_rank(one) for one in seen] == [0, 1, 2]
     assert [[int(one[name]) for name in names] for one in seen] == [[0, 1, 2, 9], [1, 2, 0, 9], [2, 0, 1, 9]]
 
 
@@ -68,6 +69,43 @@ def test_a_call_with_its_peers_gives_what_the_rank_itself_gets(rank):
         found = bind(build_module(BASELINE, CASE, "cpu"), CASE, tensors).invoke()
     assert set(found) == {"out.0"}
     torch.testing.assert_close(found["out.0"], each.sum(0))
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_call_with_its_peers_knows_which_rank_it_is(rank):
+    case = next(case for case in registry.cases("L1/all_gather", size="tiny") if case.ranks == 3)
+    each = torch.arange(3.0).view(3, 1, 1).expand(3, *case.inputs["input_"].shape)
+    call = bind(build_module(BASELINE, case, "cpu"), case, ranks.seen_from(rank, 3, {"arg.input_": each}))
+    width = each.shape[-1]
+    assert call.invoke()["out.0"][0, ::width].tolist() == [0, 1, 2]
+
+
+def test_ranks_choose_experts_of_their_own_and_share_what_is_replicated():
+    case = next(c for c in registry.cases("L1/all_to_all:ep_dispatch", size="tiny") if c.ranks == 3)
+    module = build_module(BASELINE, case, "meta")
+    ids = [one["arg.topk_idx"] for one in ranks.by_rank(draw(trial_specs(case, module), case, 1))]
+    assert all(not torch.equal(one, other) for one, other in itertools.combinations(ids, 2))
+    own = ranks.own(trial_specs(case, module))
+    drawn = draw_links(own, case, 1, lambda name: case.ranks)
+    assert torch.equal(drawn["arg.topk_idx"], torch.stack(ids)), "as a group's ranks or as its peers"
+    case = next(c for c in registry.cases("L2/all_reduce_norm", size="tiny") if c.ranks == 3)
+    specs = trial_specs(case, build_module(BASELINE, case, "meta"))
+    first, *others = ranks.by_rank(draw(specs, case, 1))
+    assert all(torch.equal(first["arg.residual_in"], one["arg.residual_in"]) for one in others)
+    assert not any(torch.equal(first["arg.allreduce_in"], one["arg.allreduce_in"]) for one in others)
+
+
+@pytest.mark.parametrize("entry", [entry for entry in registry.tasks() if entry.private], ids=lambda e: e.id)
+def test_no_other_ranks_results_depend_on_what_is_private(entry):
+    case = next(case for case in registry.cases(entry, size="tiny") if case.ranks == 2)
+    module = build_module(BASELINE, case, "cpu")
+    tensors, others = (draw(trial_specs(case, module), case, seed) for seed in (1, 2))
+    right = bind(module, case, tensors).invoke()
+    for name in entry.private:
+        changed = bind(module, case, {**tensors, f"peer.1.arg.{name}": others[f"peer.1.arg.{name}"]}).invoke()
+        assert all(torch.equal(changed[key], right[key]) for key in right), name
+        changed = bind(module, case, {**tensors, f"arg.{name}": others[f"arg.{name}"]}).invoke()
+        assert not all(torch.equal(changed[key], right[key]) for key in right), name
 
 
 def test_a_module_that_adds_nothing_up_returns_what_its_own_rank_brings(tree):

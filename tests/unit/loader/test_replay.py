@@ -53,6 +53,16 @@ def test_each_timed_case_of_uniform_routing_has_a_twin_behind_it(folder: str) ->
     assert len({case.id for case in found}) == len(found)
 
 
+def test_each_rank_of_a_group_replays_tokens_of_its_own(folder: str) -> None:
+    cases = twins(folder, "L1/all_to_all")
+    assert {case.variant for case in cases} == {"ep_dispatch", "ep_combine"}
+    for case in cases:
+        drawn = draw(trial_specs(case, build_module(BASELINE, case, "meta")), case, 1)
+        own, theirs = (drawn[name] for name in ("arg.topk_idx", "peer.1.arg.topk_idx"))
+        assert not torch.equal(own, theirs)
+        assert all((one == 3).any(1).all() for one in (own, theirs)), "expert 3 has every token of a prefill"
+
+
 def loads(case: Case, seed: int = 1) -> torch.Tensor:
     """How many tokens each expert gets in the case's module, from the tensors that a judge draws."""
     counted = []

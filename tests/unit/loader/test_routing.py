@@ -103,6 +103,7 @@ def choices(case: Case, tensors: dict[str, torch.Tensor]) -> list[tuple[torch.Te
         ("L4/mixtral", "*decode-8x200*"),
         ("L4/jamba", "*decode-8x200*"),
         ("L4/jamba", "*prefill-1x128*"),
+        ("L4/qwen3_vl_moe", "*prefill-1x128*"),
     ],
 )
 def test_routers_choose_clearly_and_leave_the_others_a_share(task, pattern, distribution):
@@ -114,7 +115,7 @@ def test_routers_choose_clearly_and_leave_the_others_a_share(task, pattern, dist
         assert (margin_T[~is_zero_T] > CLEAR).all()
         if distribution == "normal":
             share = logits_TE.softmax(-1).gather(-1, ids_TK.long()).sum(-1).mean()
-            assert 0.6 < share < 0.97, "renormalising must matter"
+            assert 0.55 < share < 0.97, "renormalising must matter"
 
 
 @pytest.mark.parametrize("pattern", ["*T128-E4*f32", "*T128-*zipf-f32"])
@@ -163,5 +164,5 @@ def test_rows_of_zeros_choose_where_a_norm_or_a_layer_follows():
     for draws, follows in (("routed", False), ("routed.attended", True), ("routed.embedding", True)):
         x_LTD = torch.zeros(1, 23, 64)
         spec = TensorSpec(shape=(23, 64), dtype="float32", draw=draws)
-        routing.plant(x_LTD, spec, case, seed=1)
+        routing.plant(x_LTD, spec, case, [1] * len(x_LTD))
         assert (x_LTD.abs().sum(-1) > 0).all() == follows

@@ -61,6 +61,25 @@ def test_patches_are_those_of_the_processor(size: tuple[int, int]):
         torch.testing.assert_close(pixels_PV, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [(300, 333), (40, 100), (256, 256)])
+def test_patches_of_sixteen_pixels_and_other_colours(size: tuple[int, int]):
+    """As Qwen3-VL's processor makes them."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    bounds, half, patching = (256 * 256, 4096 * 4096), [0.5] * 3, Patching(16, 2, 2)
+    given = {"patch_size": 16, "min_pixels": bounds[0], "max_pixels": bounds[1]}
+    theirs = Qwen2VLImageProcessorPil(**given, image_mean=half, image_std=half)
+    image = smooth(*size)
+    made = theirs([pytest.importorskip("PIL.Image").fromarray(image.numpy())], return_tensors="pt")
+    item = Pictures(250, "encode", patching, *bounds).item(image)
+    place = Place(torch.device("cpu"), torch.float32)
+    pixels_PV, shapes, _, _ = MergedPatches(patching, place, half, half).join([item.call.args])
+    assert [1, *shapes[0].tolist()] == made["image_grid_thw"][0].tolist()
+    wanted = made["pixel_values"].unflatten(1, (3, 2, 16, 16)).permute(0, 2, 3, 4, 1).flatten(1)
+    assert (pixels_PV - wanted).abs().max() < 1.1 / (255 * 0.5)
+    assert (pixels_PV - wanted).abs().mean() < 0.1 / (255 * 0.5)
+
+
 def test_sides_by_the_reference():
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

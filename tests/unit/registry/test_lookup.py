@@ -47,6 +47,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
                 "L1/layer_norm",
                 "L1/rms_norm",
                 "L2/adaptive_norm",
+                "L2/all_reduce_norm",
                 "L2/gated_mlp",
             ],
         ),

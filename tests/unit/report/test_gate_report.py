@@ -16,8 +16,9 @@ from fastkernels.errors import UsageError
 from fastkernels.gate import gate
 from fastkernels.measure.environment import environment
 from fastkernels.records import Failure, GateLimits, GateReport, GateRow, GateSummary, Look
-from fastkernels.report import exit_code, files, junit, markdown, mlflow, schema, table
+from fastkernels.report import exit_code, files, gate_markdown, junit, mlflow, schema, table
 from fastkernels.report import json as reports
+from fastkernels.report.markdown import MAX_CHARACTERS
 
 EVIL = "<script>|`x`| @everyone \x1b[31m\x00 </pre>\n\n# heading\n```\n"
 
@@ -46,6 +47,10 @@ BROKEN = {
 
 @pytest.fixture
 def report() -> GateReport:
+    return a_gate()
+
+
+def a_gate() -> GateReport:
     rows = (
         row("c-fast", "FAST", look(1.2), look(1.21)), row("c-same", "SAME", look(1.0)),
         row("c-held-out", "SAME", timed=False), row("c-slow", "SLOW", look(0.95), look(0.94), look(0.96)),
@@ -98,8 +103,8 @@ def test_contracts_never_share_a_table(report: GateReport) -> None:
     hosts, eagers = text.index("L1/rms_norm · contract host"), text.index("L1/rms_norm · contract eager")
     assert hosts < text.index("c-same") < eagers < text.index("c-eager")
     assert "beyond the noise (at least 8 % in eager)" in text
-    assert "| L1/rms\\_norm · contract eager |".replace("\\_", "&#95;") in markdown.text(mixed)
-    for alone in (table.text(report), markdown.text(report)):
+    assert "| L1/rms\\_norm · contract eager |".replace("\\_", "&#95;") in gate_markdown.text(mixed)
+    for alone in (table.text(report), gate_markdown.text(report)):
         assert "· contract" not in alone
         assert "beyond the noise, and again" in alone
 
@@ -144,7 +149,7 @@ def test_a_lost_cuda_graph_is_told_everywhere(report: GateReport) -> None:
         c for c in xml.fromstring(junit.text(report).encode()).iter("failure") if c.get("type") == "BROKEN"
     )
     assert lost in (failure.get("message") or "")
-    assert "the head cannot: &lt;waits&gt;" in markdown.text(report).replace("&#58;", ":")
+    assert "the head cannot: &lt;waits&gt;" in gate_markdown.text(report).replace("&#58;", ":")
 
 
 def test_an_interrupted_gate_is_an_error_in_junit(report: GateReport) -> None:
@@ -166,7 +171,7 @@ def test_junit_takes_whatever_a_candidate_prints(report: GateReport) -> None:
 
 
 def test_markdown_shows_what_fails_first_and_folds_the_rest(report: GateReport) -> None:
-    text = markdown.text(report)
+    text = gate_markdown.text(report)
     assert text.startswith("### ❌ fk gate failed: 1 FAST")
     shown, _, folded = text.partition("other rows</summary>")
     assert all(f"c-{name}" in shown for name in ("slow", "unsure", "missing", "broken"))
@@ -177,7 +182,7 @@ def test_markdown_shows_what_fails_first_and_folds_the_rest(report: GateReport) 
 
 
 def test_markdown_escapes_what_others_wrote(report: GateReport) -> None:
-    text = markdown.text(report)
+    text = gate_markdown.text(report)
     assert "<script>" not in text
     assert "@everyone" not in text
     assert "my|head" not in text
@@ -190,12 +195,12 @@ def test_markdown_escapes_what_others_wrote(report: GateReport) -> None:
 
 def test_markdown_fits_a_comment(report: GateReport) -> None:
     many = tuple(row(f"c-slow-{n}", "SLOW", look()) for n in range(5000))
-    text = markdown.text(report.model_copy(update={"rows": many}))
+    text = gate_markdown.text(report.model_copy(update={"rows": many}))
     assert len(text) < 65_536
-    assert "more rows: see the JSON or JUnit report" in text
+    assert "more rows: see the JSON report" in text
     output = Failure(message="x" * 100_000, output="y" * 100_000)
     broken = tuple(row(f"c-{n}", "BROKEN", head="CRASHED", failure=output) for n in range(50))
-    text = markdown.text(report.model_copy(update={"rows": broken}))
+    text = gate_markdown.text(report.model_copy(update={"rows": broken}))
     assert len(text) < 65_536
     assert "45 more failures" in text
 
@@ -207,8 +212,8 @@ def test_markdown_is_never_cut_within_a_tag(report: GateReport, size: int) -> No
     broken = tuple(row(f"c-{n}{evil}", "BROKEN", failure=failure, reason=evil) for n in range(9))
     same = tuple(row(f"c-same-{n}", "SAME", look(), reason=evil) for n in range(200))
     changes = {"rows": (*broken, *same), "notes": (evil,) * 90, "head": evil, "base": evil}
-    text = markdown.text(report.model_copy(update=changes))
-    assert len(text) <= markdown.MAX_CHARACTERS
+    text = gate_markdown.text(report.model_copy(update=changes))
+    assert len(text) <= MAX_CHARACTERS
     for tag in ("details", "summary", "pre"):
         assert text.count(f"<{tag}>") == text.count(f"</{tag}>")
     assert not re.search(r"&(?!#?\w+;)", text), "an entity is cut"
@@ -219,7 +224,7 @@ def test_markdown_is_never_cut_within_a_tag(report: GateReport, size: int) -> No
 def test_a_failure_names_its_candidate(report: GateReport) -> None:
     both = tuple(row("c", "BROKEN", candidate=name, **BROKEN) for name in ("mine", "yours"))
     summaries = re.findall(
-        r"<summary>(.*?)</summary>", markdown.text(report.model_copy(update={"rows": both}))
+        r"<summary>(.*?)</summary>", gate_markdown.text(report.model_copy(update={"rows": both}))
     )
     assert [re.search(r"\((\w+)\)$", found).group(1) for found in summaries] == ["mine", "yours"]
 
@@ -234,7 +239,7 @@ def test_a_regression_that_hides_in_the_noise_is_seen_beside_the_verdict(report:
         line.split()[0]: re.findall("±.*? %", line) for line in text.splitlines() if line.startswith("c-")
     }
     assert told == {"c-fast": [], "c-same": [], "c-loud": ["±5.2 %"], "c-eager": ["±8.0 %"], "c-unsure": []}
-    assert "| SAME ±8.0 % |" in markdown.text(report)
+    assert "| SAME ±8.0 % |" in gate_markdown.text(report)
     assert "SAME ±8.0 %: because of c-eager" in junit.text(report)
 
 
@@ -249,7 +254,7 @@ def test_what_goes_to_stdout_is_alone_there(report: GateReport, monkeypatch, fla
     monkeypatch.setattr(gate, "run_gate", lambda *_: gate.GateRun(report, ()))
     runner = CliRunner(env={"FK_TRACKING": "0"})
     done = runner.invoke(cli.main, ["gate", "mine", "--device", "cpu", flag, "-"])
-    text = {"--json": reports.dumps, "--junit": junit.text, "--markdown": markdown.text}[flag]
+    text = {"--json": reports.dumps, "--junit": junit.text, "--markdown": gate_markdown.text}[flag]
     assert (done.exit_code, done.stdout) == (1, text(report))
     assert "fk gate on" in done.stderr
     assert "fk gate on" in runner.invoke(cli.main, ["gate", "mine", "--device", "cpu"]).stdout

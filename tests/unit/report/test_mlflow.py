@@ -39,9 +39,10 @@ def test_runs_of_both_kinds_are_stored(state, tmp_path, kernel_report, eval_repo
     source = tmp_path / "faster" / "L1" / "rms_norm.py"
     source.parent.mkdir(parents=True)
     source.write_text("class RMSNorm: ...\n")
-    assert mlflow.log(kernel_report, [source])
+    run = mlflow.log(kernel_report, [source])
     assert mlflow.log(eval_report, [])
     assert capfd.readouterr() == ("", ""), "MLflow's own chatter must not be seen"
+    assert (run,) in query(state, "select run_uuid from runs")
     names = {name for (name,) in query(state, "select name from experiments")}
     assert {"fastkernels-kernels", "fastkernels-eval"} <= names
     metrics = dict(query(state, "select key, value from metrics"))
@@ -79,13 +80,13 @@ def test_a_failing_child_is_one_line_of_warning(state, kernel_report, capsys, mo
         )
 
     monkeypatch.setattr(mlflow.subprocess, "run", broken)
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     [line] = capsys.readouterr().err.splitlines()
     what = "OperationalError: unable to open database file"
     assert line.startswith(f"warning: not logged to MLflow: {what} (sqlite:///{state}/mlflow.db). ")
     assert "FK_TRACKING=0" in line
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@tracking:5000")
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert "secret" not in capsys.readouterr().err
 
 
@@ -120,7 +121,7 @@ def test_one_run_at_a_time_makes_a_database(tmp_path):
 def test_two_first_runs_at_once_are_both_stored(state, kernel_report, capfd):
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(lambda _: mlflow.log(kernel_report, []), range(2)))
-    assert done == [True, True], capfd.readouterr().err
+    assert len({run for run in done if run}) == 2, capfd.readouterr().err
     assert query(state, "select count(*) from runs") == [(2,)]
 
 
@@ -129,7 +130,7 @@ def test_an_unusable_place_is_a_warning(tmp_path, kernel_report, capsys, monkeyp
     in_the_way.write_text("")
     monkeypatch.setenv("FK_STATE_DIR", str(in_the_way))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert "warning: not logged to MLflow" in capsys.readouterr().err
 
 
@@ -137,14 +138,14 @@ def test_a_hanging_server_costs_bounded_time(state, kernel_report, capsys, monke
     monkeypatch.setattr(mlflow, "TIMEOUT_S", 0.2)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     begin = time.monotonic()
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert time.monotonic() - begin < 5
     assert "no answer within 0.2 s from http://127.0.0.1:9" in capsys.readouterr().err
 
 
 def test_it_can_be_switched_off(state, kernel_report, monkeypatch):
     monkeypatch.setenv("FK_TRACKING", "0")
-    assert mlflow.log(kernel_report, []) is False
+    assert mlflow.log(kernel_report, []) is None
     assert not state.exists()
 
 
@@ -156,8 +157,31 @@ def test_a_chosen_server_decides_about_artifacts(state, kernel_report, monkeypat
     assert (entry["uri"], entry["artifacts"]) == ("http://tracking:5000", None)
 
 
+def test_a_run_ends_with_its_page_its_entry_and_the_next_command(state, eval_report, capsys, monkeypatch):
+    monkeypatch.setattr(mlflow, "log", lambda report, sources: "0a1b2c")
+    package.publish(eval_report)
+    page, run, following = capsys.readouterr().out.splitlines()[-3:]
+    assert page.startswith(f"page  {state}/reports/")
+    assert "-eval-mine.html" in page
+    path = Path(page.split()[1])
+    assert "MacroEval" in path.read_text()
+    assert json.loads(path.with_suffix(".json").read_text())["kind"] == "eval"
+    assert run == f"run   0a1b2c  in sqlite:///{state}/mlflow.db"
+    assert following.startswith("next  fk ")
+
+    monkeypatch.setattr(mlflow, "log", lambda report, sources: None)
+    (state / "in the way").write_text("")
+    monkeypatch.setenv("FK_STATE_DIR", str(state / "in the way"))
+    assert package.publish(eval_report) == 1, "as without a page"
+    told = capsys.readouterr()
+    assert told.err.startswith("warning: not kept: ")
+    assert "FK_STATE_DIR" in told.err
+    assert "page  " not in told.out
+
+
 def test_publish_shows_writes_and_logs(kernel_report, tmp_path, capsys, monkeypatch):
     logged = []
+    monkeypatch.setenv("FK_TRACKING", "0")
     monkeypatch.setattr(mlflow, "log", lambda report, sources: logged.append(sources))
     assert package.publish(kernel_report, str(tmp_path / "out.json"), [Path("x.py")]) == 1
     assert "fk kernels on" in capsys.readouterr().out
@@ -175,6 +199,7 @@ def test_a_reader_that_has_gone_costs_no_report(kernel_report, tmp_path, monkeyp
 
     monkeypatch.setattr(table, "show", gone)
     logged = []
+    monkeypatch.setenv("FK_TRACKING", "0")
     monkeypatch.setattr(mlflow, "log", lambda *arguments: logged.append(arguments))
     with pytest.raises(BrokenPipeError):
         package.publish(kernel_report, str(tmp_path / "out.json"))

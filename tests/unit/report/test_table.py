@@ -30,7 +30,7 @@ def test_kernel_rows_say_everything(kernel_report):
     first = line(text, "tiny-T7-D64-f32").split()
     assert first[:6] == ["tiny-T7-D64-f32", "PASSED", "1.251", "1.241", "..", "1.260"]
     assert "▲" in first
-    assert "27.91 (rms_norm=torch)" in line(text, "tiny-T7-D64-f32")
+    assert {"27.91", "rms_norm=torch"} <= set(first)
     assert "▼" in line(text, "tiny-T512-D64-f32")
     assert " = " in line(text, "tiny-T8-D64-f32")
     assert "WRONG(value)" in line(text, "tiny-T64-D64-f32")
@@ -80,8 +80,8 @@ def test_figures_do_not_split_a_failure(kernel_report):
 def test_each_candidate_has_its_own_mean(kernel_report):
     other = kernel_report.rows[0].model_copy(update={"candidate": "other", "speedup": 2.0})
     text = table.text(kernel_report.model_copy(update={"rows": (*kernel_report.rows, other)}))
-    assert "mine: geometric mean of 3 timed speed-ups 1.001" in text
-    assert "other: geometric mean of 1 timed speed-ups 2.000" in text
+    assert line(text, "mine ").split()[-2:] == ["1.001", "3"]
+    assert line(text, "other ").split()[-2:] == ["2.000", "1"]
 
 
 def test_long_output_is_cut_to_its_end(kernel_report):
@@ -98,7 +98,7 @@ def test_long_output_is_cut_to_its_end(kernel_report):
 def test_summary_and_shadowed_files(kernel_report):
     text = table.text(kernel_report)
     assert "4 of 6 passed, 2 failed" in text
-    assert "mine: geometric mean of 3 timed speed-ups 1.001" in text
+    assert " ".join(line(text, "mine ").split()) == "mine 4 of 6 1 0.00 0.00 0.00 0.00 1.001 3"
     assert "cand/L1/glu.py is not reached" in text
     assert "processes, home" in text
 
@@ -173,11 +173,31 @@ def test_terminals_fold_and_pipes_do_not(kernel_report):
             return True
 
     pipe, terminal = io.StringIO(), Terminal()
-    table.show(kernel_report, pipe)
+    table.show(kernel_report, pipe, verbose=True)
     table.show(kernel_report, terminal)
     assert pipe.getvalue() == table.text(kernel_report)
     assert "\x1b" not in pipe.getvalue()
     assert "mine" in terminal.getvalue()
+
+
+def test_tables_fit_a_hundred_columns_and_say_what_found_no_room(kernel_report, eval_report):
+    name = "L1/rms_norm" + "x" * 20
+    rows = [row.model_copy(update={"case": f"{row.case}-{name}"}) for row in kernel_report.rows]
+    for report in (kernel_report.model_copy(update={"rows": tuple(rows)}), eval_report):
+        pipe, whole = io.StringIO(), io.StringIO()
+        table.show(report, pipe)
+        table.show(report, whole, verbose=True)
+        tabular = [
+            said for said in pipe.getvalue().splitlines() if " .. " in said or said.startswith("model ")
+        ]
+        assert tabular
+        assert max(map(len, tabular)) <= 100 < max(map(len, whole.getvalue().splitlines()))
+        [told] = [said for said in pipe.getvalue().splitlines() if said.startswith("no room for: ")]
+        assert "--verbose" in told
+        assert "no room for" not in whole.getvalue()
+        first = told.removeprefix("no room for: ").split(",")[0]
+        assert f"\n{first}: " in whole.getvalue()
+        assert f"\n{first}: " not in pipe.getvalue()
 
 
 def mixed(report):
@@ -199,8 +219,8 @@ def test_two_contracts_share_no_table_and_no_mean(kernel_report):
     assert "other-T7" not in graph
     assert "tiny-T7" not in eager.split("speed-up:")[0]
     assert "1 held-out shape" in graph
-    assert "mine · contract graph: geometric mean of 3 timed speed-ups 1.001" in text
-    assert "mine · contract eager: geometric mean of 2 timed speed-ups 3.000" in text
+    assert line(text, "mine · contract graph").split()[-2:] == ["1.001", "3"]
+    assert line(text, "mine · contract eager").split()[-2:] == ["3.000", "2"]
     assert " · contract " not in table.text(kernel_report), "one needs no name"
 
 

@@ -21,7 +21,7 @@ from fastkernels.audit.mutants import states
 from fastkernels.audit.mutants.calls import Call, owner, part_with, unused_part
 from fastkernels.audit.precision import PART
 from fastkernels.audit.subject import Change, Draw, NotApplicable, Subject
-from fastkernels.loader import views
+from fastkernels.loader import ranks, views
 from fastkernels.records import TensorSpec
 
 # What hosts are told of the longest row. A mistake in a tensor must not be a call that the contract forbids:
@@ -37,6 +37,9 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
     for name, spec in subject.changeable.items():
         if name in subject.states:
             found += states.mutants(subject, name)
+            continue
+        if ranks.place(name) and ranks.own_name(name).removeprefix("arg.") in subject.entry.private:
+            found.append(NotApplicable("input", f"{name} of the call before", "a matter of its own rank"))
             continue
         parameter = name.removeprefix("param.") if name.startswith("param.") else None
         part_of = part_with(subject, parameter) if parameter else None

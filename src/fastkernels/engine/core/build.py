@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,10 @@ from fastkernels.engine.core.model_runner import ModelRunner
 from fastkernels.engine.core.prefix_cache import Prefixes, SharedGroup
 from fastkernels.engine.core.rows import DeviceRows
 from fastkernels.engine.core.scheduler import Scheduler
+from fastkernels.engine.core.split_vocabulary import SplitVocabulary
 from fastkernels.errors import UsageError
 from fastkernels.nn.cache import allocate, allocate_states, cache_groups, state_groups
+from fastkernels.nn.partition import partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,18 @@ class Machinery:
     pools: list[Tensor]  # of caches, states among them
 
 
+class Others(Protocol):
+    """The other ranks of a model that is split."""
+
+    def alive(self) -> None:
+        """Raises where one has ended."""
+        ...
+
+    def least(self, room: int) -> int:
+        """Of the bytes that each has for its caches."""
+        ...
+
+
 def build(
     model: nn.Module,
     vocabulary: int,
@@ -44,9 +59,11 @@ def build(
     device: torch.device,
     options: Options,
     warm: Callable[[], object] | None = None,
+    others: Others | None = None,
 ) -> Machinery:
     """Allocate rows and states, try the largest step, allocate the caches. warm: another stage's largest
-    launch, for which the caches leave room.
+    launch, for which the caches leave room. others: where the model is one rank's part, inside
+    `use_partition`.
 
     Raises MachineError if there is no room, UsageError for prefix caching with states.
     """
@@ -62,9 +79,12 @@ def build(
     memory.require_rows_fit(limits, len(specs), device)
     rows = DeviceRows(limits.max_rows + 1, limits.max_len, block_sizes, device, states)
     pool = GraphPool(device, options.enforce_eager)
-    runner = ModelRunner(model, rows, pool, limits.max_rows, limits.max_tokens)
+    split = SplitVocabulary(model, partition(), vocabulary) if others else None
+    alive = others.alive if others else None
+    runner = ModelRunner(model, rows, pool, limits.max_rows, limits.max_tokens, split, alive)
     if options.num_kv_cache_blocks is None:
-        blocks = _size_cache(runner, vocabulary, limits, dtype, options.gpu_memory_utilization, warm)
+        room = _room(runner, vocabulary, limits, dtype, options.gpu_memory_utilization, warm)
+        blocks = memory.blocks_for(model, limits, others.least(room) if others else room, dtype)
     else:
         blocks = [options.num_kv_cache_blocks] * len(specs)
     sizes = memory.block_bytes(model, limits.block_size, dtype)
@@ -87,18 +107,19 @@ def build(
     return Machinery(runner, scheduler, [*pools.values(), *states])
 
 
-def _size_cache(
+def _room(
     runner: ModelRunner,
     vocabulary: int,
     limits: memory.Limits,
     dtype: torch.dtype,
     utilization: float,
     warm: Callable[[], object] | None,
-) -> list[int]:
+) -> int:
+    """Bytes for the caches."""
     if runner.device.type != "cuda":
-        return memory.blocks_for(runner.model, limits, memory.CPU_CACHE_BYTES, dtype)
+        return memory.CPU_CACHE_BYTES
     allocate(runner.model, 2, limits.block_size, dtype, runner.device)  # null blocks for the dry run
     with without_graphs([runner.pool], "dry run"):
         room = memory.free_for_cache(runner, limits, vocabulary, utilization, warm)
     runner.forget_counts()
-    return memory.blocks_for(runner.model, limits, room, dtype)
+    return room

@@ -27,6 +27,7 @@ from fastkernels.engine.core.plan import Plan, Ranked, Sampled, Scored
 from fastkernels.engine.core.rows import DeviceRows, Inputs
 from fastkernels.engine.core.sampler import Choice, Ranking, RowVariants, Variant, choose, score
 from fastkernels.engine.core.shaping import RowShapes
+from fastkernels.engine.core.split_vocabulary import SplitVocabulary
 from fastkernels.nn.context import use_step
 
 
@@ -37,9 +38,12 @@ class Flight:
     plan: Plan
     choice: Choice  # on the host, once it has arrived
     arrived: torch.cuda.Event | None
+    alive: Callable[[], None] | None = None
 
     def result(self) -> Sampled:
         if self.arrived is not None:
+            while self.alive is not None and not self.arrived.query():
+                self.alive()
             self.arrived.synchronize()
 
         def ranked(ranking: Ranking | None) -> Ranked | None:
@@ -52,9 +56,19 @@ class Flight:
 
 class ModelRunner:
     def __init__(
-        self, model: nn.Module, rows: DeviceRows, pool: GraphPool, max_rows: int, max_tokens: int
+        self,
+        model: nn.Module,
+        rows: DeviceRows,
+        pool: GraphPool,
+        max_rows: int,
+        max_tokens: int,
+        split: SplitVocabulary | None = None,
+        alive: Callable[[], None] | None = None,
     ) -> None:
+        """split: of a model that is one rank's part. alive: raises where another rank has ended, for which
+        the device would wait."""
         self.model, self.rows, self.pool = model, rows, pool
+        self._split, self._alive = split, alive
         self.graphs = DecodeGraphs(pool, max_rows, rows.tokens_RL.shape[1])
         self.pieces = PieceGraphs(pool, max_tokens)
         self.device = rows.device
@@ -90,13 +104,13 @@ class ModelRunner:
             if not len(inputs.rows_S):
                 return None if scores is None else Choice(inputs.rows_S, scores=scores)
             hidden_SD = hidden_TD if inputs.last_S is None else hidden_TD[inputs.last_S]
-            choice = choose(self.model, hidden_SD, self.rows.sampling(inputs), variant)
+            choice = choose(self.model, hidden_SD, self.rows.sampling(inputs), variant, self._split)
         self.rows.write_back(inputs, choice.ids_S)
         return choice if scores is None else replace(choice, scores=scores)
 
     def _score(self, hidden_TD: Tensor, scored: Scored) -> Ranking:
         places_P, ids_P = (torch.from_numpy(part).to(self.device) for part in (scored.places_P, scored.ids_P))
-        return score(self.model, hidden_TD, places_P, ids_P, scored.most)
+        return score(self.model, hidden_TD, places_P, ids_P, scored.most, self._split)
 
     def compute_decode(
         self, packet: Tensor, sections: dict[str, slice], max_seq_len: int, variant: Variant
@@ -141,7 +155,7 @@ class ModelRunner:
         captured.graph.replay()
         self.num_replays += 1
         if variant.num_logprobs is None and self.device.type == "cuda":
-            return Flight(plan, Choice(self.rows.outbox.ids(slot, count)), _now()), None
+            return Flight(plan, Choice(self.rows.outbox.ids(slot, count)), _now(), self._alive), None
         return self._to_host(plan, captured.choice.first(count)), None
 
     def _to_host(self, plan: Plan, choice: Choice | None) -> Flight:
@@ -153,7 +167,7 @@ class ModelRunner:
             None if choice.ranking is None else Ranking(*map(_on_host, choice.ranking)),
             None if choice.scores is None else Ranking(*map(_on_host, choice.scores)),
         )
-        return Flight(plan, there, _now() if self.device.type == "cuda" else None)
+        return Flight(plan, there, _now() if self.device.type == "cuda" else None, self._alive)
 
     def forget_counts(self) -> None:
         self.num_steps = self.num_replays = self.num_piecewise = 0

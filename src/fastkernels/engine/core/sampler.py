@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fastkernels.engine.core.plan import Plan
 from fastkernels.engine.core.rows import SamplingInputs
 from fastkernels.engine.core.shaping import RowShapes, shape_
+from fastkernels.engine.core.split_vocabulary import SplitVocabulary
 
 # Prompt tokens whose logits are there at a time: 64 of a vocabulary of 128k take 33 MB.
 SCORED_AT_ONCE = 64
@@ -81,9 +82,20 @@ def _rounded(count: int) -> int:
     return 1 << (count - 1).bit_length() if count > 1 else count
 
 
-def choose(model: nn.Module, hidden_SD: Tensor, sampling: SamplingInputs, variant: Variant) -> Choice:
-    """Sample the next id of each row with the model's own head, sampler and softmax."""
+def choose(
+    model: nn.Module,
+    hidden_SD: Tensor,
+    sampling: SamplingInputs,
+    variant: Variant,
+    split: SplitVocabulary | None = None,
+) -> Choice:
+    """Sample the next id of each row with the model's own head, sampler and softmax. split: where the head
+    gives a rank's logits alone."""
     logits_SV = model.compute_logits(hidden_SD)  # pyright: ignore[reportCallIssue]
+    if split is not None:
+        if variant == Variant() and (ids_S := split.best(logits_SV, sampling)) is not None:
+            return Choice(ids_S)
+        logits_SV = split.whole(logits_SV)
     logprobs_SV = None
     if variant.num_logprobs is not None:
         logprobs_SV = model.softmax(logits_SV).log()  # pyright: ignore[reportCallIssue]
@@ -105,11 +117,19 @@ def choose(model: nn.Module, hidden_SD: Tensor, sampling: SamplingInputs, varian
     return Choice(ids_S, _ranking(logprobs_SV, ids_S, variant.num_logprobs))
 
 
-def score(model: nn.Module, hidden_TD: Tensor, places_P: Tensor, ids_P: Tensor, count: int) -> Ranking:
+def score(
+    model: nn.Module,
+    hidden_TD: Tensor,
+    places_P: Tensor,
+    ids_P: Tensor,
+    count: int,
+    split: SplitVocabulary | None = None,
+) -> Ranking:
     """How probable each id is behind the token at its place, with the `count` best ones there."""
     parts = []
     for places, ids in zip(places_P.split(SCORED_AT_ONCE), ids_P.split(SCORED_AT_ONCE)):
         logits = model.compute_logits(hidden_TD[places])  # pyright: ignore[reportCallIssue]
+        logits = logits if split is None else split.whole(logits)
         parts.append(_ranking(model.softmax(logits).log(), ids, count))  # pyright: ignore[reportCallIssue]
     return Ranking(*(torch.cat(column) for column in zip(*parts)))
 

@@ -26,11 +26,13 @@ from fastkernels.engine.core.cache import Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """Rows of one medium: they stand at the places start .. start+N-1. digest: of what they were made of."""
+    """Rows of one medium, all of them or a run: they stand at the places start .. start+N-1. digest: of what
+    they were made of. whole: the medium's rows, which count as held while somebody has them."""
 
     start: int
     rows_ND: Tensor
     digest: bytes
+    whole: Tensor | None = None
 
     @property
     def end(self) -> int:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fastkernels.engine.core.ledger import Ledger
-from fastkernels.engine.media.audio import Clips
 from fastkernels.engine.programs.batch_stage import BatchStage
 from fastkernels.engine.programs.call_graphs import CallGraphs
 from fastkernels.engine.programs.program import Stage, Tokens
 from fastkernels.errors import RequestError
+from fastkernels.nn.audio import Clips
 from fastkernels.nn.context import in_a_step
 from fastkernels.nn.program import Call
 

@@ -61,6 +61,12 @@ class Text:
         with tokenizing(prompt):
             return list(tokenizer.encode(prompt))
 
+    def encode_part(self, text: str) -> list[int]:
+        """Of a text that stands inside a prompt."""
+        tokenizer = self.required("the text beside a medium")
+        with tokenizing(text):
+            return list(tokenizer.encode(text, add_special_tokens=False))
+
     def conversation(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[str, list[int]]:
         """The prompt that the tokenizer's chat template, or the one in `options`, makes of messages: its text
         and its ids. A RequestError says why there is none."""

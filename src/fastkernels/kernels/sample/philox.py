@@ -30,13 +30,16 @@ def philox(
     return c0, c1, c2, c3
 
 
-def exponential_noise(seeds_B: Tensor, positions_B: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
-    """E_BV: standard exponential variables, -log of which is the Gumbel noise of `sample`.
+def exponential_noise(
+    seeds_B: Tensor, positions_B: Tensor, vocabulary: int, dtype: torch.dtype, first: int = 0
+) -> Tensor:
+    """E_BV: standard exponential variables, -log of which is the Gumbel noise of `sample`, of the ids from
+    `first`, a multiple of 4.
 
     w is small where the noise is large, so the rare large values keep their full resolution; log1p does not
     lose it.
     """
-    groups = torch.arange(-(-vocabulary // 4), device=seeds_B.device)
+    groups = torch.arange(first // 4, first // 4 - (-vocabulary // 4), device=seeds_B.device)
     position_B1 = positions_B[:, None]
     counter = (groups.expand(len(seeds_B), -1), position_B1 & LOW, (position_B1 >> 32) & LOW, 0 * position_B1)
     words = torch.stack(philox(seeds_B[:, None], counter), -1).flatten(1)[:, :vocabulary]

@@ -18,7 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fastkernels.kernels.launch import multiprocessors
-from fastkernels.kernels.sample.narrowing import threshold
+from fastkernels.kernels.sample.narrowing import _key, threshold
+from fastkernels.kernels.sample.threshold import Threshold
 
 TILE = 2048  # 16 logits for each of 128 threads
 SMALLEST_TILE = 1024
@@ -59,7 +60,7 @@ def _highest(score, index, nowhere):
 
 @triton.jit
 def _best_of_tile(logits, temperature, last_logit, last_id, seeds, positions, tile_score, tile_index, V,
-                  row_stride, num_tiles, THRESHOLD: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
+                  first, row_stride, num_tiles, THRESHOLD: tl.constexpr, TILE: tl.constexpr):  # fmt: skip
     tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     v = tile * TILE + tl.arange(0, TILE)
     inside = v < V
@@ -70,7 +71,7 @@ def _best_of_tile(logits, temperature, last_logit, last_id, seeds, positions, ti
     else:
         # Finite even in a tile of nothing but -inf, whose race then has no winner: all its times are inf.
         cold = tl.maximum(tl.max(logit, 0), -1e30)
-        time = _exponential(tl.load(seeds + row), tl.load(positions + row), tile * TILE, TILE)
+        time = _exponential(tl.load(seeds + row), tl.load(positions + row), first + tile * TILE, TILE)
         time = tl.where(inside, time * tl.exp2((cold - logit) * (LOG2_E / heat)), float("inf"))
         if THRESHOLD:
             last = tl.load(last_logit + row)
@@ -83,14 +84,17 @@ def _best_of_tile(logits, temperature, last_logit, last_id, seeds, positions, ti
 
 
 @triton.jit
-def _best_of_row(tile_score, tile_index, ids, V, num_tiles, SLOTS: tl.constexpr):
+def _best_of_row(tile_score, tile_index, ids, V, first, num_tiles, KEYS: tl.constexpr, SLOTS: tl.constexpr):
     row, slot = tl.program_id(0).to(tl.int64), tl.arange(0, SLOTS)
     inside = slot < num_tiles
     score = tl.load(tile_score + row * num_tiles + slot, mask=inside, other=float("-inf"))
     index = tl.load(tile_index + row * num_tiles + slot, mask=inside, other=V)
-    _, best = _highest(score, index, V)
+    top, best = _highest(score, index, V)
     # Of NaN there is no highest; the id must stay one of the vocabulary's.
-    tl.store(ids + row, tl.minimum(best, V - 1).to(tl.int64))
+    best = tl.minimum(best, V - 1).to(tl.int64)
+    if KEYS:
+        best = (_key(top).to(tl.int64) << 32) + (0x7FFFFFFF - first - best)
+    tl.store(ids + row, best)
 
 
 def sample(
@@ -101,13 +105,31 @@ def sample(
     seeds_B: Tensor,
     positions_B: Tensor,
 ) -> Tensor:
+    last = None
+    if len(logits_BV) and (top_k_B is not None or top_p_B is not None):
+        last = threshold(logits_BV, temperature_B, top_k_B, top_p_B)
+    return _best(logits_BV, temperature_B, seeds_B, positions_B, last)
+
+
+def sample_part(
+    logits_BV: Tensor, temperature_B: Tensor, seeds_B: Tensor, positions_B: Tensor, first: int
+) -> Tensor:
+    return _best(logits_BV, temperature_B, seeds_B, positions_B, None, first)
+
+
+def _best(
+    logits_BV: Tensor,
+    temperature_B: Tensor,
+    seeds_B: Tensor,
+    positions_B: Tensor,
+    last: Threshold | None,
+    first: int | None = None,
+) -> Tensor:
+    """Of each row the best id, or, where the ids begin with `first`, its key."""
     batch, vocabulary = logits_BV.shape
     ids_B = torch.empty(batch, dtype=torch.int64, device=logits_BV.device)
     if batch == 0:
         return ids_B
-    last = None
-    if top_k_B is not None or top_p_B is not None:
-        last = threshold(logits_BV, temperature_B, top_k_B, top_p_B)
     few = batch * triton.cdiv(vocabulary, TILE) < 4 * multiprocessors(logits_BV.device)
     tile = SMALLEST_TILE if few else TILE
     num_tiles = triton.cdiv(vocabulary, tile)
@@ -115,9 +137,11 @@ def sample(
     tile_index = torch.empty((batch, num_tiles), dtype=torch.int32, device=logits_BV.device)
     _best_of_tile[(num_tiles, batch)](
         logits_BV, temperature_B, last.logit_B if last else temperature_B, last.id_B if last else seeds_B,
-        seeds_B, positions_B, tile_score, tile_index, vocabulary, logits_BV.stride(0), num_tiles,
+        seeds_B, positions_B, tile_score, tile_index, vocabulary, first or 0, logits_BV.stride(0), num_tiles,
         THRESHOLD=last is not None, TILE=tile, num_warps=WARPS,
     )  # fmt: skip
-    _best_of_row[(batch,)](tile_score, tile_index, ids_B, vocabulary, num_tiles,
-                           SLOTS=triton.next_power_of_2(num_tiles), num_warps=1)  # fmt: skip
+    _best_of_row[(batch,)](
+        tile_score, tile_index, ids_B, vocabulary, first or 0, num_tiles, KEYS=first is not None,
+        SLOTS=triton.next_power_of_2(num_tiles), num_warps=1,
+    )  # fmt: skip
     return ids_B

@@ -23,7 +23,7 @@ from fastkernels.engine.llm import LLM
 from fastkernels.errors import FastKernelsError, UsageError
 from fastkernels.loader.candidates import discover
 from fastkernels.loader.overlay import Overlay
-from fastkernels.loader.weights import TOKENS, find, without_weights
+from fastkernels.loader.weights import TOKENS, ModelSource, find, without_weights
 from fastkernels.measure.environment import environment
 from fastkernels.records.base import Size, printable
 from fastkernels.runner.source_rules import imported_by
@@ -63,14 +63,33 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
     """The model, and the seconds until its first tokens were there. UsageError, before any token, where
     `run` does not fit."""
     begin = time.perf_counter()
-    overlay = None
-    model = without_weights(engine.model) if engine.load_format == "dummy" else engine.model
-    source = find(model)
-    source.require((TOKENS,), "fk e2e")
+    source = source_of(engine, "fk e2e")
+    if media := media_of(source):
+        raise UsageError(
+            f"{source.name} takes {', '.join(media)} beside its prompts, which fk e2e has not: see fk eval"
+        )
+    llm = make(engine, source)
+    _fits(llm, run)
+    warm_up(llm, engine.seed)
+    return llm, time.perf_counter() - begin
+
+
+def source_of(engine: EngineOptions, asked_for: str) -> ModelSource:
+    """What the model is made from; UsageError unless it answers with tokens."""
+    source = find(_named(engine))
+    source.require((TOKENS,), asked_for)
+    return source
+
+
+def media_of(source: ModelSource) -> list[str]:
+    """What the model takes beside the ids of a prompt."""
     correctness = source.architecture.correctness
-    if correctness.kind == "tokens" and correctness.media:
-        media = ", ".join(correctness.media)
-        raise UsageError(f"{source.name} takes {media} beside its prompts, which fk e2e has not: see fk eval")
+    return list(correctness.media) if correctness.kind == "tokens" else []
+
+
+def make(engine: EngineOptions, source: ModelSource) -> LLM:
+    """The model of `source_of`, with the candidates in place."""
+    overlay = None
     if engine.candidates is not None:
         found = discover([engine.candidates])
         if len(found) != 1:
@@ -80,20 +99,26 @@ def load(engine: EngineOptions, run: TokenRun) -> tuple[LLM, float]:
             )
         imported_by(found[0], {engine.model: source.architecture})
         overlay = Overlay.over_baseline(list(found[0].layers))
-    llm = LLM(
-        model,
+    return LLM(
+        _named(engine),
         overlay=overlay,
         size=engine.size,
         device=engine.device,
         seed=engine.seed,
-        tokenizer=None if engine.tokenizer is None else _tokenizer(engine.tokenizer),
+        tokenizer=None if engine.tokenizer is None else tokenizer_of(engine.tokenizer),
         **engine.options,
     )
-    _fits(llm, run)
+
+
+def warm_up(llm: LLM, seed: int) -> None:
+    """A few tokens, so that what is compiled and captured lazily is there."""
     requests, input_len, output_len = WARM_UP
     lengths = (input_len, output_len) if input_len + output_len <= llm.limits.max_len else (1, 1)
-    _generate(llm, TokenRun(requests, *lengths), random.Random(engine.seed))
-    return llm, time.perf_counter() - begin
+    _generate(llm, TokenRun(requests, *lengths), random.Random(seed))
+
+
+def _named(engine: EngineOptions) -> Any:
+    return without_weights(engine.model) if engine.load_format == "dummy" else engine.model
 
 
 @contextlib.contextmanager
@@ -109,7 +134,7 @@ def blaming(candidates: str | None) -> Iterator[None]:
         raise FastKernelsError(f"with --candidates {candidates} the model fails: {what}. {advice}") from error
 
 
-def _tokenizer(name: str) -> Any:
+def tokenizer_of(name: str) -> Any:
     """Of a folder or a Hub id. UsageError."""
     from transformers import AutoTokenizer
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastkernels import registry
 from fastkernels.errors import FastKernelsError, NotFoundError, UsageError
@@ -32,6 +32,9 @@ from fastkernels.runner.source_rules import imported_by
 from fastkernels.runner.worker.gpu_idle_check import GpuIdleCheck
 from fastkernels.score.macroeval import with_score
 from fastkernels.settings import candidates_dir, resolve
+
+if TYPE_CHECKING:
+    from fastkernels.loader.weights import ModelSource
 
 # Fewer than six bound no median with 95 %, and are taken as normal: two that differ by 0.3 % leave 1.9 % to
 # either side, four that scatter as much 0.3 %.
@@ -57,6 +60,8 @@ class EvalRequest:
     eager: bool = False
     seed: int | None = None
     timeout_s: float | None = None  # of a side's start, and of each of its calls
+    tp: int = 1  # ranks of each engine, a GPU or a process for each
+    ep: int = 1  # over which whole experts are split: 1, or as many
 
     @classmethod
     def parse(
@@ -74,10 +79,14 @@ class EvalRequest:
         eager: bool = False,
         seed: int | None = None,
         timeout_s: float | None = None,
+        tp: int = 1,
+        ep: int = 1,
     ) -> EvalRequest:
         """Fill in what was not given: from the settings, the registry and the machine. UsageError,
         MachineError.
         """
+        if ep not in (1, tp):
+            raise UsageError(f"--ep {ep}: experts are split over the ranks of --tp {tp}, all of them or none")
         settings = resolve(device=device, size=size, suite=suite)
         machine = require_device(settings.device_asked)
         if self_test and candidate_paths:
@@ -96,6 +105,8 @@ class EvalRequest:
             eager=eager,
             seed=seed,
             timeout_s=timeout_s,
+            tp=tp,
+            ep=ep,
         )
 
     @property
@@ -131,6 +142,10 @@ def run_eval(
 
     Raises NotFoundError, UsageError, MachineError, BaselineError, the last three where there is no result.
     """
+    if request.tp > 1:
+        from fastkernels.runner.models import placement  # with PyTorch
+
+        placement.require_devices(request.device, request.tp)
     planned, skipped = _planned(request)
     for why in skipped.values():
         say(f"skipped: {why}")
@@ -158,7 +173,7 @@ def run_eval(
                             if sides.isolation is not None:
                                 hidden = ("memory",) if memory.hidden else ()
                                 levels = common(levels, (*ALWAYS, *hidden, *sides.isolation))
-                        notes = (*result.notes, *_of_the_process(sides))
+                        notes = (*result.notes, *_of_the_process(sides, request.tp))
                         results.append(result.model_copy(update={"notes": notes}))
                 except FastKernelsError as error:
                     errors[target.model] = error
@@ -210,8 +225,10 @@ def _trial(
     )
 
 
-def _of_the_process(sides: Sides) -> Iterator[str]:
+def _of_the_process(sides: Sides, ranks: int) -> Iterator[str]:
     """Notes on how the candidate's process ran."""
+    if ranks > 1:
+        yield f"each engine ran on {ranks} ranks; sites, calls and settings are those of rank 0"
     if sides.stays_root:
         yield f"the candidate ran as root: {sides.stays_root}"
     if sides.put_back:
@@ -247,12 +264,25 @@ def _planned(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]],
     for target in targets:
         named = _named_workloads(request, target.architecture)
         try:
+            _require_ranks(request, target)
             planned.append((target, _workloads(request, target, named)))
         except UsageError as error:
             skipped[target.model] = error
     if not planned:
         raise next(iter(skipped.values()))
     return planned, skipped
+
+
+def _require_ranks(request: EvalRequest, target: Target) -> None:
+    """UsageError where the model cannot be split over as many ranks."""
+    if request.tp == 1:
+        return
+    from fastkernels.runner.models import placement
+
+    try:
+        placement.require_split(_source(target), request.tp, request.ep > 1, request.device)
+    except UsageError as error:
+        raise UsageError(f"{target.model}: {error}") from error
 
 
 def _targets(request: EvalRequest) -> tuple[list[Target], dict[str, UsageError]]:
@@ -361,7 +391,7 @@ def _sides(
     seed: int,
     caches: Path,
 ) -> Sides:
-    exclusive = request.device == "cuda" and not _fit_together(target)
+    exclusive = request.device == "cuda" and not _fit_together(request, target)
     engine: dict[str, Any] = {
         # Workers run in a folder of their own.
         "model": str(Path(target.model).resolve()) if Path(target.model).is_dir() else target.model,
@@ -370,6 +400,8 @@ def _sides(
         "enforce_eager": request.eager,
         **answers.engine(workloads, exclusive),
     }
+    if request.tp > 1:
+        engine |= {"tensor_parallel_size": request.tp, "enable_expert_parallel": request.ep > 1}
     if target.model == target.architecture.id:
         engine["config"] = target.config
     layers = request.candidates.layers if request.candidates else ()
@@ -377,7 +409,7 @@ def _sides(
     both: dict[Side, Sequence[Path]] = {"baseline": (), "candidate": layers}
     timeouts = Timeouts.of(request.size, request.timeout_s)
     watched = request.device == "cuda" and not exclusive
-    idle_check = GpuIdleCheck(SoleUse([0])) if watched else None
+    idle_check = GpuIdleCheck(SoleUse(list(range(request.tp)))) if watched else None
     return Sides(answers.side, both, engine, exclusive, caches, timeouts, checkpoint, idle_check)
 
 
@@ -387,16 +419,14 @@ def _start_quickly(request: EvalRequest, target: Target) -> bool:
     return request.device == "cpu" and request.size == "tiny" and target.checkpoint is None
 
 
-def _fit_together(target: Target) -> bool:
-    """Whether two copies of the weights leave half of the GPU to caches, graphs and activations."""
-    import torch
+def _fit_together(request: EvalRequest, target: Target) -> bool:
+    from fastkernels.runner.models import placement
 
-    from fastkernels.loader.weights import find, weights_bytes
+    return placement.fit_together(_source(target), request.tp, request.ep > 1)
 
-    source = (
-        find(target.model, config=target.config)
-        if target.model == target.architecture.id
-        else find(target.model)
-    )
-    weights = weights_bytes(source, source.dtype(torch.device("cuda")))
-    return 2 * weights <= torch.cuda.get_device_properties(0).total_memory / 2
+
+def _source(target: Target) -> ModelSource:
+    from fastkernels.loader.weights import find
+
+    is_registered = target.model == target.architecture.id
+    return find(target.model, config=target.config) if is_registered else find(target.model)

@@ -225,11 +225,12 @@ def test_models_without_towers_take_no_images():
         LLM("llama", size="tiny", device="cpu").generate([seen(picture(0))])
 
 
-def test_media_of_workloads_and_samples_are_as_many_tokens_as_declared():
-    architecture = registry.architecture("qwen2_vl")
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl", "qwen3_vl_moe"])
+def test_media_of_workloads_and_samples_are_as_many_tokens_as_declared(name: str):
+    architecture = registry.architecture(name)
     facts = architecture.correctness
     assert facts.kind == "tokens"
-    medium = shared().model.media({})["image"]
+    medium = LLM(name, size="tiny", device="cpu", max_num_seqs=1).model.media({})["image"]
     for size in architecture.default_config:
         asked = [*registry.workloads(architecture.workloads, size), facts.samples[size]]
         shapes = [shape for one in asked for shape in one.shapes if shape]

@@ -263,3 +263,16 @@ def test_greedy_texts_by_the_weights_of_a_tiny_configuration_repeat_little(entry
     for workload in workloads:
         share = statistics.fmean(repeated(text[: workload.output_len]) for text in texts)
         assert share <= MOST_REPEATED / 2, workload.name
+
+
+def test_models_that_cannot_be_split_are_left_out_with_the_reason(evaluate):
+    report = evaluate({"llama": None, "gla": None, "siglip2": None}, tp=2)
+    assert [model.model for model in report.models] == ["llama"]
+    assert report.models[0].notes[-1].startswith("each engine ran on 2 ranks")
+    assert report.request["tp"] == 2
+    assert "Not written for several yet: L1/activation" in report.skipped["gla"]
+    assert "only models that answer with tokens" in report.skipped["siglip2"]
+    with pytest.raises(UsageError, match="llama: tensor_parallel_size=8: 4 attention heads"):
+        evaluate({"llama": None}, tp=8)
+    with pytest.raises(UsageError, match="--ep 4: experts are split over the ranks of --tp 2"):
+        evaluate({"mixtral": None}, tp=2, ep=4)

@@ -1,4 +1,4 @@
-"""Qwen2-VL in vLLM, and in transformers: an image and text in each prompt, greedy, exact lengths.
+"""Qwen2-VL and Qwen3-VL in vLLM and transformers: an image and text in each prompt, greedy, exact lengths.
 
 vLLM takes images as we do, and prepares them itself. transformers gets patches that were prepared before,
 which is kind to it: with a cache that grows, and with a static one, where it compiles the decode step. No
@@ -12,10 +12,12 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fastkernels import registry
+from fastkernels.nn.config import text_config
 from fastkernels.records import Size
 from fastkernels.registry.workloads import TokenWorkload
 from references import language
@@ -26,6 +28,36 @@ SIDES = {"full": (1024, 768), "tiny": (112, 84)}
 TEXT, MAX_MODEL_LEN = {"full": 64, "tiny": 16}, {"full": 4096, "tiny": 512}
 MANY, BATCH = "image-prompts", "image-prompts-16"
 _seeds = itertools.count(20)
+
+
+class Processor(NamedTuple):
+    """Of a model_type: its processor's name, the side of a patch, pixels of an image, the means of its
+    colours and their deviations (None: those of the processor itself)."""
+
+    name: str
+    patch_size: int
+    least: int
+    most: int
+    colours: list[float] | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        given = {"patch_size": self.patch_size, "temporal_patch_size": 2, "merge_size": 2}
+        given |= {"min_pixels": self.least, "max_pixels": self.most}
+        return (
+            given if self.colours is None else given | {"image_mean": self.colours, "image_std": self.colours}
+        )
+
+
+QWEN3 = Processor("Qwen3VL", 16, 256 * 256, 4096 * 4096, [0.5] * 3)
+PROCESSORS = {
+    "qwen2_vl": Processor("Qwen2VL", 14, 56 * 56, 14 * 14 * 4 * 16384),
+    "qwen3_vl": QWEN3,
+    "qwen3_vl_moe": QWEN3,
+}
+# The 471 GB of Qwen3-VL MoE are more than one GPU holds: both sides get 12 of its 94 layers, at their real
+# widths: 63 GB, which 80 GB hold.
+LAYERS = {"qwen3_vl_moe": 12}
 
 
 def workloads(size: Size) -> dict[str, TokenWorkload]:
@@ -49,7 +81,7 @@ def images(workload: TokenWorkload) -> list[np.ndarray]:
 
 def ids(workload: TokenWorkload, config: dict[str, Any], tokens: int = 1) -> list[list[int]]:
     """tokens: placeholders of each image."""
-    text = language.prompts(workload, min(config["image_token_id"], config["bos_token_id"]))
+    text = language.prompts(workload, min(config["image_token_id"], text_config(config)["bos_token_id"]))
     if workload.name == "text":
         return text
     start, image, end = (config[f"{name}_token_id"] for name in ("vision_start", "image", "vision_end"))
@@ -112,17 +144,17 @@ def _save(folder: Path, config: dict[str, Any]) -> None:
     from transformers import PreTrainedTokenizerFast
 
     (folder / "config.json").write_text(json.dumps(config))
-    limits = {"min_pixels": 56 * 56, "max_pixels": 14 * 14 * 4 * 16384}
-    patches = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
-    kinds = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor"}
-    (folder / "preprocessor_config.json").write_text(json.dumps({**limits, **patches, **kinds}))
+    processor = PROCESSORS[config["model_type"]]
+    kinds = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": f"{processor.name}Processor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**processor.options, **kinds}))
     special = {
         "<|vision_start|>": config["vision_start_token_id"],
         "<|vision_end|>": config["vision_end_token_id"],
         "<|image_pad|>": config["image_token_id"],
         "<|video_pad|>": config["video_token_id"],
     }
-    words = {f"w{i}": i for i in range(config["vocab_size"]) if i not in special.values()}
+    vocab_size = text_config(config)["vocab_size"]
+    words = {f"w{i}": i for i in range(vocab_size) if i not in special.values()}
     tokenizer = Tokenizer(models.WordLevel({**words, **special}, unk_token="w0"))
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
@@ -134,9 +166,10 @@ class Transformers:
     def __init__(self, machine: Machine) -> None:
         import transformers
 
-        config = transformers.Qwen2VLConfig(**machine.config)
-        make = transformers.Qwen2VLForConditionalGeneration._from_config
-        self._model = filled(make, machine, config)
+        kind, (name,) = machine.config["model_type"], machine.config["architectures"]
+        config = transformers.AutoConfig.for_model(**machine.config)
+        self._model = filled(getattr(transformers, name)._from_config, machine, config)
+        self._processor = PROCESSORS[kind]
         self._machine, self.version = machine, transformers.__version__
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
@@ -162,7 +195,7 @@ class Transformers:
         listed = images(workload)
         if not listed:
             return {"input_ids": torch.tensor(ids(workload, config), device=device)}
-        made = Qwen2VLImageProcessorPil(min_pixels=56 * 56)(listed, return_tensors="pt").to(device)
+        made = Qwen2VLImageProcessorPil(**self._processor.options)(listed, return_tensors="pt").to(device)
         tokens = int(made["image_grid_thw"][0].prod()) // 4
         ids_BT = torch.tensor(ids(workload, config, tokens), device=device)
         types_BT = (ids_BT == config["image_token_id"]).int()
@@ -170,7 +203,20 @@ class Transformers:
 
 
 _BARS = {"image-prompt-single": 1.05, BATCH: 1.05, MANY: 1.05, "text": 1.05}
+REFERENCES = {"vllm": (Vllm, _BARS), "transformers": (Transformers, {})}
+
+
+def _changes(model: str) -> dict[str, Any]:
+    """With so many of its layers."""
+    if model not in LAYERS:
+        return {}
+    entry = registry.architecture(model)
+    text = entry.configs[entry.default_config["full"]].config["text_config"]
+    return {"text_config": {**text, "num_hidden_layers": LAYERS[model]}}
+
+
 COMPARISONS = [
-    Comparison("qwen2_vl", "vllm", Ours, Vllm, workloads, bars=_BARS),
-    Comparison("qwen2_vl", "transformers", Ours, Transformers, workloads),
+    Comparison(model, name, Ours, theirs, workloads, bars=bars, changes=_changes(model))
+    for model in PROCESSORS
+    for name, (theirs, bars) in REFERENCES.items()
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastkernels.engine.core.checks import is_within
 from fastkernels.errors import RequestError
 from fastkernels.nn.batching import described, require_values, sent
 
@@ -82,8 +82,8 @@ class Clips:
         return [sent(audio_BN, self.device)]
 
     def _require_rate(self, rate: Any) -> None:
-        if not is_within(rate, self.sampling_rate, self.sampling_rate):
-            is_rate = is_within(rate, 1, math.inf)
+        is_rate = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
+        if not is_rate or rate != self.sampling_rate:
             raise RequestError(
                 f"audio of {rate!r:.20} samples a second: the model takes {self.sampling_rate}. "
                 f"{'Resample it' if is_rate else 'Give (samples, rate), the rate a number'}"

@@ -1,0 +1,135 @@
+"""Memory that the GPUs of a group share: what a kernel of one rank stores there, the others load from theirs.
+
+    shared = arena(slot_bytes, device)      the same call on every rank; made once, 128 MiB and more
+    unsupported(x)                          why there can be none for this call
+
+An arena of R ranks is, on every rank, two halves of R slots each, one for what each rank sends, and a count
+of launches. It is full of bytes 0xFF where nothing has arrived: exchange_triton.py says how that replaces
+barriers. Rank r's memory lies in the address space of every rank, at `bases[r]`.
+
+`workspace` is memory of the same kind without any order, for libraries and for copies; who uses it puts
+barriers round its use. PyTorch would set up NVLink multicast beside such memory: it is told not to.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fastkernels.kernels.group import group, not_distributed
+from fastkernels.kernels.launch import ceil_div, power_of_two
+
+MOST_PROGRAMS = 256  # of a launch: each counts the launches for itself
+LEAST_BYTES, MOST_BYTES = 1 << 26, 1 << 31  # of half an arena
+LINE = 16  # bytes: slots begin at multiples of it
+ABSENT = 0xFF
+
+
+@dataclass(frozen=True)
+class Arena:
+    """bases: int64 [R], where each rank's slots begin. epochs: int32 [MOST_PROGRAMS]. slot: bytes."""
+
+    rank: int
+    ranks: int
+    slot: int
+    bases: Tensor
+    epochs: Tensor
+    kept: Any  # this rank's memory and what maps the others'
+
+
+@dataclass
+class _Memory:
+    """What the ranks of a process group have together."""
+
+    of: Any = None
+    arenas: dict[int, Arena] = field(default_factory=dict)  # by the bytes of a half
+    workspaces: list[tuple[Tensor, Any]] = field(default_factory=list)  # captured graphs refer to older ones
+
+
+_memory = _Memory()
+
+
+def _own() -> _Memory:
+    """Of the group that is there now: an engine that ends takes its own with it."""
+    global _memory
+    if _memory.of is not dist.group.WORLD:
+        _memory = _Memory(dist.group.WORLD)
+    return _memory
+
+
+def unsupported(x: Tensor, slot_bytes: int) -> str | None:
+    """Why no arena with slots of this size serves a call with x; the same answer on every rank."""
+    here = group()
+    if reason := not_distributed() or _unshared(here.size):
+        return reason
+    half = _half(slot_bytes, here.size)
+    if half > MOST_BYTES:
+        return f"{here.size} slots of {slot_bytes} bytes are more than {MOST_BYTES}"
+    if half not in _own().arenas and torch.cuda.is_current_stream_capturing():
+        return "its memory is set up by a call of this size that is not captured"
+    return None
+
+
+@lru_cache
+def _unshared(ranks: int) -> str | None:
+    """Why the GPUs of this group cannot load from each other."""
+    if ranks > torch.cuda.device_count():
+        return f"{ranks} ranks need {ranks} GPUs that each process sees, here are {torch.cuda.device_count()}"
+    own = torch.cuda.current_device()
+    for other in range(ranks):
+        if other != own and not torch.cuda.can_device_access_peer(own, other):
+            return f"GPU {own} has no access to GPU {other}"
+    return None
+
+
+def arena(slot_bytes: int, device: torch.device) -> Arena:
+    """With slots of at least this size: a collective where it is the first of its size."""
+    here, arenas = group(), _own().arenas
+    half = _half(slot_bytes, here.size)
+    if (found := arenas.get(half)) is None:
+        memory, handle = _shared(2 * half, device)
+        places = [handle.get_buffer(r, (2 * half,), torch.uint8).data_ptr() for r in range(here.size)]
+        bases = torch.tensor(places, dtype=torch.int64, device=device)
+        memory.fill_(ABSENT)
+        epochs = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
+        slot = half // here.size // LINE * LINE
+        found = Arena(here.rank, here.size, slot, bases, epochs, (memory, handle))
+        torch.cuda.synchronize(device)
+        dist.barrier()
+        arenas[half] = found
+    return found
+
+
+def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
+    """uint8 memory of at least `size` bytes, and torch's handle of it. Where it grows a collective."""
+    workspaces = _own().workspaces
+    if not workspaces or len(workspaces[-1][0]) < size:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{size} bytes of symmetric memory are needed in a capture: make the call once before it"
+            )
+        workspaces.append(_shared(max(LEAST_BYTES, power_of_two(size)), device))
+    return workspaces[-1]
+
+
+def group_name() -> Any:
+    return dist.group.WORLD.group_name  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _half(slot_bytes: int, ranks: int) -> int:
+    return max(LEAST_BYTES, power_of_two(ceil_div(slot_bytes, LINE) * LINE * ranks))
+
+
+def _shared(size: int, device: torch.device) -> tuple[Tensor, Any]:
+    """uint8 [size] of this rank, and PyTorch's handle of what all ranks have."""
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    import torch.distributed._symmetric_memory as symm_mem
+
+    memory = symm_mem.empty(size, dtype=torch.uint8, device=device)
+    return memory, symm_mem.rendezvous(memory, group_name())
