@@ -205,6 +205,7 @@ GPU_TESTS = {
     "ranks": (120, 1, 2),
     "collectives": (120, 1, 2),
     "attention_kernels": (500, 8),
+    "attention_hopper": (90, 1),
     "pointwise_kernels": (500, 8),
     "retrieval_kernels": (60, 4),
     "classifier": (60, 1),
@@ -278,6 +279,7 @@ JOBS: dict[str, Job] = {
     "mixtral_vs_vllm": _program(
         "mixtral_vs_vllm", 400, "mixtral", "--reference", "vllm", *VLLM, program="vs_reference"
     ),
+    "attention_vs_fa3": _program("attention_vs_fa3", 150, *VLLM, "--seconds", "120"),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
     **{
         f"collectives_x{n}": _program(

@@ -34,6 +34,7 @@ _decode_attention = Kernel(
         Implementation("flashinfer", f"{__name__}.flashinfer", requires=("flashinfer",), extra="gpu"),
         Implementation("triton", f"{__name__}.triton"),
         Implementation("flash_attn", f"{__name__}.flash_attn", requires=("flash_attn",), extra="flash-attn"),
+        Implementation("hopper", f"{__name__}.hopper"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
@@ -62,8 +63,8 @@ def decode_attention(
     block_tables_BN int32: the row's block of positions nP .. nP + P - 1; entries behind its last key or
     wholly before its window may be anything. scale: factor of the scores, usually K ** -0.5. window: the row
     sees its last W keys only; None for all. max_seq_len: upper bound of seq_lens_B, known to the host; a
-    captured CUDA graph may be replayed with other lengths up to it (`triton`, `flash_attn`, `torch` and
-    `reference`). sinks_H: a logit of each query head that joins the softmax as it is, unscaled, and adds
+    captured CUDA graph may be replayed with other lengths up to it (`triton`, `hopper`, `flash_attn`, `torch`
+    and `reference`). sinks_H: a logit of each query head that joins the softmax as it is, unscaled, and adds
     nothing to the output; None for none. Raises KernelError when `impl` cannot serve the call.
     """
     args = (q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, scale, window or 0, max_seq_len)

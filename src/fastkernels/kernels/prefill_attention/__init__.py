@@ -36,6 +36,7 @@ _prefill_attention = Kernel(
         Implementation("flash_attn", f"{__name__}.flash_attn", requires=("flash_attn",), extra="flash-attn"),
         Implementation("triton", f"{__name__}.triton"),
         Implementation("cudnn", f"{__name__}.cudnn"),
+        Implementation("hopper", f"{__name__}.hopper"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
