@@ -211,6 +211,8 @@ GPU_TESTS = {
     "classifier": (60, 1),
     "delta_rule": (120, 1),
     "images_in_prompts": (120, 1),
+    "clips_in_prompts": (120, 1),
+    "tensor_parallel": (200, 1, 2),
     **{name: (60, 1) for name in NEWER if name not in SHARED},
 }
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.

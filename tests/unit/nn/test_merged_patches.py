@@ -63,7 +63,8 @@ def test_patches_are_those_of_the_processor(size: tuple[int, int]):
 
 @pytest.mark.parametrize("size", [(300, 333), (40, 100), (256, 256)])
 def test_patches_of_sixteen_pixels_and_other_colours(size: tuple[int, int]):
-    """As Qwen3-VL's processor makes them."""
+    """As Qwen3-VL's processor makes them. Either resizer rounds to bytes along one side and then along the
+    other: hardly a value is off twice."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     bounds, half, patching = (256 * 256, 4096 * 4096), [0.5] * 3, Patching(16, 2, 2)
@@ -76,8 +77,10 @@ def test_patches_of_sixteen_pixels_and_other_colours(size: tuple[int, int]):
     pixels_PV, shapes, _, _ = MergedPatches(patching, place, half, half).join([item.call.args])
     assert [1, *shapes[0].tolist()] == made["image_grid_thw"][0].tolist()
     wanted = made["pixel_values"].unflatten(1, (3, 2, 16, 16)).permute(0, 2, 3, 4, 1).flatten(1)
-    assert (pixels_PV - wanted).abs().max() < 1.1 / (255 * 0.5)
-    assert (pixels_PV - wanted).abs().mean() < 0.1 / (255 * 0.5)
+    off = (pixels_PV - wanted).abs() * (255 * 0.5)  # in steps of a byte
+    assert off.max() < 2.1
+    assert (off > 1.1).float().mean() < 1e-4
+    assert off.mean() < 0.1
 
 
 def test_sides_by_the_reference():
