@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, get_args
 
+from rich.text import Text
+
 from fastkernels.judge.verdict import PROCESSES_APART
 from fastkernels.records import (
     Failure,
@@ -13,7 +15,7 @@ from fastkernels.records import (
     KernelRow,
     Skew,
 )
-from fastkernels.report import commands, kernels_table
+from fastkernels.report import commands, kernels_table, tools_table
 from fastkernels.report import standings as standing
 from fastkernels.report.contracts import contracts, under
 from fastkernels.report.document import Bar, Block, Code, Fold, Grid, Line, Point, Scatter, Section
@@ -38,9 +40,24 @@ def sections(report: KernelReport) -> Iterable[Section]:
     yield Section("Roofline", [*_roofline(report.rows)])
     yield Section("Noise", [*_noise(report.rows)])
     yield Section("Routing skew", [*_routing(report.rows)])
+    yield Section("Nsight Compute", [*_profiles(report)])
+    yield Section("Compute sanitizer", [*_sanitized(report)])
     yield Section("Failures", [*_row_failures(report)])
     yield Section("Notes", [*report.shadowed, *report.notes])
     yield Section("Rows", [*_rows(report.rows)])
+
+
+def _profiles(report: KernelReport) -> Iterable[Block]:
+    if found := tools_table.profiles_of(report):
+        yield Grid("Nsight Compute, by case", tools_table.PROFILE, tools_table.profile_cells(found))
+        yield from tools_table.limits_of(found)
+
+
+def _sanitized(report: KernelReport) -> Iterable[Block]:
+    for one in report.sanitized:
+        said, *findings = tools_table.said_of(one)
+        yield Text(said, style="bold red") if tools_table.is_bad(one) else said
+        yield from findings
 
 
 _GAINS = (

@@ -139,10 +139,15 @@ def opening(title: str, report: KernelReport | EvalReport, lines: Sequence[str])
     found = [Text(title, style="bold"), *map(Text, lines)]
     if report.environment.device_type == "cpu":
         found.append(Text(CPU_WARNING, style="bold yellow"))
-    if not report.complete:
-        failed_fast = isinstance(report, KernelReport) and report.failed_fast
-        found.append(Text(FAILED_FAST if failed_fast else INTERRUPTED, style="bold red"))
+    if told := ended_early(report):
+        found.append(Text(told, style="bold red"))
     return [*found]
+
+
+def ended_early(report: Report) -> str | None:
+    if report.complete:
+        return None
+    return FAILED_FAST if isinstance(report, KernelReport) and report.failed_fast else INTERRUPTED
 
 
 def foot(environment: Environment) -> list[RenderableType]:

@@ -29,8 +29,8 @@ from fastkernels.report.document import Bar, Block, Document, Fold, Grid, Sectio
 from fastkernels.report.kernels_sections import failure
 from fastkernels.report.layout import (
     CPU_WARNING,
-    INTERRUPTED,
     Column,
+    ended_early,
     interval,
     made,
     task_name,
@@ -54,8 +54,7 @@ def of(reports: Sequence[Named]) -> Document:
     warnings = []
     if any(report.environment.device_type == "cpu" for _, report in reports):
         warnings.append(CPU_WARNING if len(reports) == 1 else f"{CPU_WARNING}, where a CPU is named")
-    if not all(report.complete for _, report in reports):
-        warnings.append(INTERRUPTED)
+    warnings += dict.fromkeys(filter(None, (ended_early(report) for _, report in reports)))
     lead = [made(reports[0][1].environment)] if len(reports) == 1 else []
     return Document(title, lead, sections, warnings)
 

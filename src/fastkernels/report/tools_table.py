@@ -10,7 +10,7 @@ from rich.text import Text
 from fastkernels.records import Finding, KernelReport, Profile, Sanitized
 from fastkernels.report.layout import Column, heading, indented, legend, number, table
 
-_PROFILE = (
+PROFILE = (
     Column("case", "", right=False),
     Column("candidate", "", right=False),
     Column("us", "time of the call's kernels under the profiler, from flushed caches"),
@@ -21,36 +21,37 @@ _PROFILE = (
 )
 
 
-def profiles(found: Sequence[tuple[str, str, Profile]]) -> list[RenderableType]:
-    """`(case, candidate, profile)`; nothing where none was made."""
+Profiled = Sequence[tuple[str, str, Profile]]  # case, candidate, profile
+
+
+def profiles(found: Profiled) -> list[RenderableType]:
+    """Nothing where none was made."""
     if not found:
         return []
-    rows = [
-        [
-            case,
-            candidate,
-            format(profile.us, ".4g"),
-            *(
-                number(profile.mean(name), ".0f")
-                for name in ("dram_pct", "l2_pct", "compute_pct", "occupancy_pct")
-            ),
-        ]
-        for case, candidate, profile in found
-    ]
-    limits = [Text(f"{case}{f'  {who}' if who else ''}: {profile.limit}") for case, who, profile in found]
+    rows = profile_cells(found)
+    limits = [Text(line) for line in limits_of(found)]
+    return [heading("Nsight Compute"), table(PROFILE, rows), Text(), *limits, Text(), *legend(PROFILE, rows)]
+
+
+def profile_cells(found: Profiled) -> list[list[str]]:
+    shares = ("dram_pct", "l2_pct", "compute_pct", "occupancy_pct")
     return [
-        heading("Nsight Compute"),
-        table(_PROFILE, rows),
-        Text(),
-        *limits,
-        Text(),
-        *legend(_PROFILE, rows),
+        [case, who, format(profile.us, ".4g"), *(number(profile.mean(name), ".0f") for name in shares)]
+        for case, who, profile in found
     ]
+
+
+def limits_of(found: Profiled) -> list[str]:
+    """A sentence for each: what limits it."""
+    return [f"{case}{f'  {who}' if who else ''}: {profile.limit}" for case, who, profile in found]
+
+
+def profiles_of(report: KernelReport) -> Profiled:
+    return [(f"{row.task} {row.case}", row.candidate, row.profile) for row in report.rows if row.profile]
 
 
 def of_report(report: KernelReport) -> list[RenderableType]:
-    rows = [(f"{row.task} {row.case}", row.candidate, row.profile) for row in report.rows if row.profile]
-    return [*profiles(rows), *_sanitized(report.sanitized)]
+    return [*profiles(profiles_of(report)), *_sanitized(report.sanitized)]
 
 
 def _sanitized(found: Sequence[Sanitized]) -> Iterable[RenderableType]:
@@ -58,13 +59,22 @@ def _sanitized(found: Sequence[Sanitized]) -> Iterable[RenderableType]:
         return
     yield heading("Compute sanitizer")
     for one in found:
-        said = one.problem or (f"{one.errors} errors, by kernel and line" if one.errors else "nothing found")
-        style = "bold red" if any(f.authored for f in one.findings) else ""
-        yield Text(f"{one.candidate}  {one.task} {one.case}  {one.tool}: {said}", style=style)
-        if one.errors and not one.findings:
-            yield indented(Text("none of them names a kernel: see compute-sanitizer's own output"))
-        for finding in one.findings:
-            yield indented(Text(_told(finding)))
+        said, *findings = said_of(one)
+        yield Text(said, style="bold red" if is_bad(one) else "")
+        yield from (indented(Text(line)) for line in findings)
+
+
+def is_bad(one: Sanitized) -> bool:
+    return any(finding.authored for finding in one.findings)
+
+
+def said_of(one: Sanitized) -> list[str]:
+    """A line, and one for each finding."""
+    said = one.problem or (f"{one.errors} errors, by kernel and line" if one.errors else "nothing found")
+    lines = [f"{one.candidate}  {one.task} {one.case}  {one.tool}: {said}", *map(_told, one.findings)]
+    if one.errors and not one.findings:
+        lines.append("none of them names a kernel: see compute-sanitizer's own output")
+    return lines
 
 
 def _told(finding: Finding) -> str:
