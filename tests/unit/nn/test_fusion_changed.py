@@ -53,6 +53,11 @@ PARTS = {
     "L2/rwkv7_mixer": ["tanh", "sigmoid", "w_lora", "l2_norm", "g_norm"],
     "L3/rwkv7_decoder_layer": ["attn_norm", "ffn_norm"],
     "L4/rwkv7": ["norm"],
+    "L2/all_reduce_norm": ["all_reduce", "norm"],
+    "L2/gemm_all_reduce": ["all_reduce"],
+    "L2/gemm_reduce_scatter": ["reduce_scatter"],
+    "L2/all_gather_gemm": ["all_gather"],
+    "L2/expert_parallel_moe": ["dispatch", "combine"],
 }  # fmt: skip
 # Modules around others that fuse, whose fused kernels round otherwise than the parts one by one.
 AROUND = {"L3/rwkv7_decoder_layer", "L4/rwkv7"}
