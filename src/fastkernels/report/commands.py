@@ -45,6 +45,8 @@ def of_model(report: EvalReport, model: ModelResult, *more: str) -> str:
     for workload in asked.get("workloads") or ():
         flags += ["--workload", workload]
     flags += ["--eager"] if asked.get("eager") else []
+    for name in ("tp", "ep"):
+        flags += _option(f"--{name}", asked[name]) if asked.get(name, 1) > 1 else []
     return _line([*flags, *_candidates(report), *more])
 
 

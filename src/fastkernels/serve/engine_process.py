@@ -8,10 +8,13 @@ import signal
 import traceback
 from multiprocessing.connection import Connection
 
+import torch
+
 from fastkernels.engine.core.request import RequestOutput
 from fastkernels.engine.llm import LLM
 from fastkernels.errors import FastKernelsError, RequestError
 from fastkernels.runner.models import e2e
+from fastkernels.runner.worker.resources import default_threads
 from fastkernels.serve.messages import Abort, Add, AskStats, Failed, Grown, Ready, Refused, Stats
 
 
@@ -34,6 +37,7 @@ def main(connection: Connection, options: e2e.EngineOptions) -> None:
 
 
 def _load(options: e2e.EngineOptions) -> LLM:
+    torch.set_num_threads(default_threads())  # the other end answers meanwhile: it needs a core
     source = e2e.source_of(options, "fk serve")
     llm = e2e.make(dataclasses.replace(options, tokenizer=None), source)  # text is made at the other end
     if not e2e.media_of(source):

@@ -243,6 +243,9 @@ def test_proposed_commands_are_such_as_fk_takes(kernel_report, eval_report, tmp_
         "after valid ones": commands.following(valid),
         "after a gate": commands.following(a_gate()),
         "model": commands.of_model(models, models.models[0]),
+        "on ranks": commands.of_model(
+            models.model_copy(update={"request": {**models.request, "tp": 2, "ep": 1}}), models.models[0]
+        ),
     }
     for name, line in lines.items():
         assert line is not None, name
@@ -250,6 +253,8 @@ def test_proposed_commands_are_such_as_fk_takes(kernel_report, eval_report, tmp_
     assert lines["after kernels"].startswith("fk eval --model ")
     assert lines["after kernels"].endswith("mine'"), "the best of them goes on"
     assert commands.following(right.model_copy(update={"complete": False})) is None
+    assert "--tp 2" in lines["on ranks"], "the same group of ranks"
+    assert "--ep" not in lines["on ranks"], "one is the default"
     assert lines["after valid ones"] == "fk gate 'my folder/mine' --base origin/main"
     self_test = kernels.model_copy(update={"rows": (row("a"),), "request": {"self_test": True}})
     assert commands.following(self_test) is None

@@ -45,8 +45,8 @@ class Text:
         """The tokenizer; a RequestError says that `what` needs one."""
         if self.tokenizer is None:
             raise RequestError(
-                f"{what} needs a tokenizer, and this model has none: give LLM one as tokenizer, or give "
-                "lists of token ids"
+                f"{what} needs a tokenizer, and this model has none: give one (LLM: tokenizer=, fk: "
+                "--tokenizer), or give lists of token ids"
             )
         return self.tokenizer
 

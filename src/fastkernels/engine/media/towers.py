@@ -180,7 +180,8 @@ class Towers:
         given = {} if given is None else given
         if not isinstance(given, Mapping) or given.keys() - self._media.keys():
             kinds = ", ".join(f"'{name}': [...]" for name in self._media)
-            raise RequestError(f"multi_modal_data must be {{{kinds}}}, or some of it, not {given!r:.60}")
+            told = f"keys {list(given)}" if isinstance(given, Mapping) else f"{given!r:.60}"
+            raise RequestError(f"multi_modal_data must be {{{kinds}}}, or some of it, not {told}")
         return {name: self._of_kind(name, given.get(name)) for name in self._media}
 
     def _of_kind(self, name: str, given: Any) -> list[Item]:
@@ -208,10 +209,10 @@ class Towers:
             return deque(_Placed(item, 0, is_whole=True) for item in items)
         if count == rows:
             return deque(_Placed(item, run) for item in items for run in range(len(item.runs)))
+        rule = f": there is one for each {name}, or one for each of their {rows} tokens" if items else ""
         raise RequestError(
             f"{len(items)} of {name} in multi_modal_data, and {count} placeholders of it "
-            f"(id {self._media[name].placeholder}) in the prompt: there is one for each {name}, or one for "
-            f"each of their {rows} tokens"
+            f"(id {self._media[name].placeholder}) in the prompt{rule}"
         )
 
 

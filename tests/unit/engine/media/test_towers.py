@@ -182,11 +182,14 @@ def unreadable() -> Any:
         ),
         (seen(picture(0), ids=[IMAGE, 3, IMAGE]), "1 of image in multi_modal_data, and 2 placeholders"),
         (seen(picture(0), ids=[*[IMAGE] * 3, 3, *[IMAGE] * 3]), "6 placeholders .* must stand together"),
-        ([1, IMAGE, 2], "0 of image in multi_modal_data, and 1 placeholders"),
+        (
+            [1, IMAGE, 2],
+            r"0 of image in multi_modal_data, and 1 placeholders of it \(id 250\) in the prompt$",
+        ),
         ([1, VIDEO, 2], "0 of video in multi_modal_data, and 1 placeholders"),
         (
             {"prompt_token_ids": LOOK, "multi_modal_data": {"audio": [1]}},
-            r"must be \{'image': \[...\], 'video'",
+            r"must be \{'image': \[...\], 'video'.*, not keys \['audio'\]",
         ),
         ({"prompt_token_ids": LOOK, "multi_modal_data": picture(0)}, "multi_modal_data must be"),
         (seen(picture(0, 50, 10_000)), "719 prompt tokens leave no room"),
