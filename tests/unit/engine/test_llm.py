@@ -109,8 +109,9 @@ def test_progress_counts_every_request(llm):
         (list(range(256)), "max_model_len is 256"),
         ("text", "needs a tokenizer"),
         ({"prompt": "x"}, "a text prompt needs a tokenizer"),
-        ({"prompt": 5}, "needs prompt, a text, or prompt_token_ids"),
-        ({}, "needs prompt, a text, or prompt_token_ids"),
+        ({"prompt": 5}, "must be integers"),
+        ({"prompt": None}, r"needs prompt \(text or token ids\) or prompt_token_ids"),
+        ({}, r"needs prompt \(text or token ids\) or prompt_token_ids"),
         ({"prompt_token_ids": [3], "cache_salt": "x"}, "takes prompt, .* not 'cache_salt'"),
         (b"w3", "must be integers"),
         (torch.ones(3, dtype=torch.bfloat16), "must be integers"),
@@ -228,6 +229,8 @@ def test_text_in_and_out(talker):
     assert by_text.outputs[0].text == text_of(by_ids.outputs[0].token_ids)
     (by_key,) = talker.generate({"prompt": "w3 w4 w5"}, GREEDY)
     assert by_key == by_text
+    (by_key,) = talker.generate({"prompt": [3, 4, 5]}, GREEDY)
+    assert by_key == by_ids
 
 
 @pytest.mark.parametrize("blocks", [None, 20], ids=["roomy", "preempted"])

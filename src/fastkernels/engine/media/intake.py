@@ -99,10 +99,10 @@ class Intake:
                 raise RequestError(f"a prompt dictionary takes {known}, not {', '.join(map(repr, unknown))}")
             if "prompt_token_ids" in prompt:
                 return _integers(prompt["prompt_token_ids"])
-            if text_of(prompt) is None:
-                raise RequestError("a prompt dictionary needs prompt, a text, or prompt_token_ids")
-        text = text_of(prompt)
-        return _integers(prompt) if text is None else self.text.encode(text)
+            if prompt.get("prompt") is None:
+                raise RequestError("a prompt dictionary needs prompt (text or token ids) or prompt_token_ids")
+            prompt = prompt["prompt"]
+        return self.text.encode(prompt) if isinstance(prompt, str) else _integers(prompt)
 
     def check(self, need: Tokens) -> None:
         """Refuse what the engine can never serve; a RequestError says why."""
