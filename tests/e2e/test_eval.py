@@ -338,7 +338,7 @@ def test_a_candidate_that_the_model_never_uses_is_said_to_be_unused(tmp_path):
         (("--model", "llama", "--device", "cuda", "--self-test"), 3, "fk doctor", called),
         (("--model", "llama", "--candidates", "no/such/folder"), 2, "no such folder", called),
         (("--model", "llama", "--candidates", "examples/candidates"), 2, "top:below", called),
-        (("--model", "mobilenetv4", "--candidates", FASTER), 2, "L1/rms_norm, which mobilenetv4 never", called),
+        (("--model", "dlrmv2", "--candidates", FASTER), 2, "L1/rms_norm, which dlrmv2 never", called),
     ],
 )
 def test_bad_requests(tmp_path, arguments, code, says, run):
