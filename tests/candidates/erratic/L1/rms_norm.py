@@ -1,4 +1,5 @@
-"""Right, and waits in every other twentieth of a second: its median is now one kind of call and now the other."""
+"""Right, and waits in one of every two twentieths of a second, now the first and now the second: its median is
+one kind of call or the other, whatever the length of a round is."""
 
 import time
 
@@ -13,6 +14,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
 
     def forward(self, x, residual=None):
-        if int(20 * time.monotonic()) % 2:
+        pair, second = divmod(int(20 * time.monotonic()), 2)
+        if (pair * 2654435761 >> 16) % 2 == second:
             time.sleep(2e-3)
         return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
