@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,13 +17,12 @@ import numpy as np
 
 from fastkernels.records import Size
 from fastkernels.registry.workloads import TokenWorkload
-from references import language
+from references import language, qwen_vl
 from references.base import Comparison, Machine
 from references.transformers_lm import filled
 
 RATE = 16000
 SIDES, SECONDS = {"full": (1024, 768), "tiny": (112, 84)}, {"full": 7.4, "tiny": 0.7}
-TEXT, MAX_MODEL_LEN = {"full": 64, "tiny": 16}, {"full": 4096, "tiny": 512}
 MANY, BATCH, SINGLE = "scene-prompts", "scene-prompts-16", "scene-prompt-single"
 # As the checkpoint's tokenizer calls its special ids, for the processor that vLLM uses.
 SPECIAL = {
@@ -43,12 +40,7 @@ _seeds = itertools.count(20)
 
 def workloads(size: Size) -> dict[str, TokenWorkload]:
     """Prompts with an image and a clip, alone and together; text alone."""
-    lengths = {SINGLE: (1, 128), BATCH: (16, 128), MANY: (64, 128)}
-    if size == "tiny":
-        lengths = {name: (min(count, 4), 8) for name, (count, _) in lengths.items()}
-    found = {name: language.workload(name, n, TEXT[size], m, size) for name, (n, m) in lengths.items()}
-    requests, text, answer = (64, 512, 128) if size == "full" else (4, 32, 8)
-    return {**found, "text": language.workload("text", requests, text, answer, size)}
+    return qwen_vl.workloads(size, SINGLE, BATCH, MANY)
 
 
 def scenes(workload: TokenWorkload) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -85,74 +77,38 @@ def prompts(workload: TokenWorkload, config: dict[str, Any]) -> list[dict[str, A
     return asked
 
 
-class Ours(language.Ours):
-    def __init__(self, machine: Machine) -> None:
-        super().__init__(machine, max_model_len=MAX_MODEL_LEN[machine.size])
-        self._config = machine.config
-
-    def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
-        return lambda: language.count(self.generate(prompts(workload, self._config), workload.output_len))
+class Ours(qwen_vl.Ours):
+    prompts = staticmethod(prompts)
 
 
-class Vllm:
-    settings: ClassVar[tuple[str, ...]] = ("engine",)
+class Vllm(qwen_vl.Vllm):
+    most_media: ClassVar[dict[str, int]] = {"image": 1, "video": 0, "audio": 1}
+    prompts = staticmethod(prompts)
 
-    def __init__(self, machine: Machine) -> None:
-        import vllm
+    def save(self, folder: Path, config: dict[str, Any]) -> None:
+        """What vLLM reads beside weights: a configuration of the whole model, and a processor with a
+        tokenizer that knows the special ids."""
+        from transformers import WhisperFeatureExtractor
 
-        self._config, self.version = machine.config, vllm.__version__
-        with tempfile.TemporaryDirectory() as folder:
-            save(Path(folder), self._config)
-            self._llm = vllm.LLM(
-                model=folder, load_format="dummy", dtype=machine.dtype, seed=0,
-                max_model_len=MAX_MODEL_LEN[machine.size], gpu_memory_utilization=0.9,
-                enable_prefix_caching=False, mm_processor_cache_gb=0,
-                limit_mm_per_prompt={"image": 1, "video": 0, "audio": 1},
-            )  # fmt: skip
-
-    def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
-        import vllm
-        from PIL import Image
-
-        params = vllm.SamplingParams(
-            temperature=0.0, ignore_eos=True, max_tokens=workload.output_len, detokenize=False
-        )
-
-        def run() -> int:
-            asked = prompts(workload, self._config)
-            for one in asked:
-                if media := one.get("multi_modal_data"):
-                    media["image"] = Image.fromarray(media["image"])
-            return language.count(self._llm.generate(asked, params, use_tqdm=False))
-
-        return run
+        whole = {
+            "model_type": "qwen2_5_omni",
+            "architectures": ["Qwen2_5OmniModel"],
+            "thinker_config": config,
+        }
+        (folder / "config.json").write_text(json.dumps(whole))
+        bands = config["audio_config"]["num_mel_bins"]
+        hears = WhisperFeatureExtractor(feature_size=bands, chunk_length=300, return_attention_mask=True)
+        patches = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
+        kinds = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5OmniProcessor"}
+        said = {**hears.to_dict(), **IMAGES, **patches, **kinds}
+        (folder / "preprocessor_config.json").write_text(json.dumps(said))
+        special = {name: config[key] for name, key in SPECIAL.values()}
+        roles = {role: name for role, (name, _) in SPECIAL.items()}
+        vocab_size = config["text_config"]["vocab_size"]
+        qwen_vl.save_tokenizer(folder, vocab_size, special, extra_special_tokens=roles)
 
 
-def save(folder: Path, config: dict[str, Any]) -> None:
-    """What vLLM reads beside weights: a configuration of the whole model, and a processor with a tokenizer
-    that knows the special ids."""
-    from tokenizers import AddedToken, Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
-
-    whole = {"model_type": "qwen2_5_omni", "architectures": ["Qwen2_5OmniModel"], "thinker_config": config}
-    (folder / "config.json").write_text(json.dumps(whole))
-    bands = config["audio_config"]["num_mel_bins"]
-    hears = WhisperFeatureExtractor(feature_size=bands, chunk_length=300, return_attention_mask=True)
-    patches = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
-    kinds = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5OmniProcessor"}
-    said = {**hears.to_dict(), **IMAGES, **patches, **kinds}
-    (folder / "preprocessor_config.json").write_text(json.dumps(said))
-    special = {name: config[key] for name, key in SPECIAL.values()}
-    words = {f"w{i}": i for i in range(config["text_config"]["vocab_size"]) if i not in special.values()}
-    tokenizer = Tokenizer(models.WordLevel({**words, **special}, unk_token="w0"))
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
-    roles = {role: name for role, (name, _) in SPECIAL.items()}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, extra_special_tokens=roles).save_pretrained(folder)
-
-
-class Transformers:
-    settings: ClassVar[tuple[str, ...]] = ("default", "static")
-
+class Transformers(qwen_vl.Transformers):
     def __init__(self, machine: Machine) -> None:
         import transformers
 
@@ -160,21 +116,6 @@ class Transformers:
         make = transformers.Qwen2_5OmniThinkerForConditionalGeneration._from_config
         self._model = filled(make, machine, config)
         self._machine, self.version = machine, transformers.__version__
-
-    def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
-        import torch
-
-        torch.compiler.reset()
-        given = self._inputs(workload)
-        options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-        options |= {} if setting == "default" else {"cache_implementation": "static"}
-
-        def run() -> int:
-            length = workload.output_len
-            out_BT = self._model.generate(**given, max_new_tokens=length, min_new_tokens=length, **options)
-            return out_BT[:, given["input_ids"].shape[1] :].numel()
-
-        return run
 
     def _inputs(self, workload: TokenWorkload) -> dict[str, Any]:
         import torch

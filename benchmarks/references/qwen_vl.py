@@ -26,7 +26,7 @@ from references.transformers_lm import filled
 
 SIDES = {"full": (1024, 768), "tiny": (112, 84)}
 TEXT, MAX_MODEL_LEN = {"full": 64, "tiny": 16}, {"full": 4096, "tiny": 512}
-MANY, BATCH = "image-prompts", "image-prompts-16"
+MANY, BATCH, SINGLE = "image-prompts", "image-prompts-16", "image-prompt-single"
 _seeds = itertools.count(20)
 
 
@@ -60,9 +60,11 @@ PROCESSORS = {
 LAYERS = {"qwen3_vl_moe": 12}
 
 
-def workloads(size: Size) -> dict[str, TokenWorkload]:
-    """Prompts with an image, alone and together; text alone."""
-    lengths = {"image-prompt-single": (1, 128), BATCH: (16, 128), MANY: (64, 128)}
+def workloads(
+    size: Size, single: str = SINGLE, batch: str = BATCH, many: str = MANY
+) -> dict[str, TokenWorkload]:
+    """Prompts with media, alone and together, by these names; text alone."""
+    lengths = {single: (1, 128), batch: (16, 128), many: (64, 128)}
     if size == "tiny":
         lengths = {name: (min(count, 4), 8) for name, (count, _) in lengths.items()}
     found = {name: language.workload(name, n, TEXT[size], m, size) for name, (n, m) in lengths.items()}
@@ -96,28 +98,34 @@ def prompts(workload: TokenWorkload, config: dict[str, Any]) -> list[dict[str, A
 
 
 class Ours(language.Ours):
+    prompts = staticmethod(prompts)
+
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine, max_model_len=MAX_MODEL_LEN[machine.size])
         self._config = machine.config
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
-        return lambda: language.count(self.generate(prompts(workload, self._config), workload.output_len))
+        return lambda: language.count(
+            self.generate(self.prompts(workload, self._config), workload.output_len)
+        )
 
 
 class Vllm:
     settings: ClassVar[tuple[str, ...]] = ("engine",)
+    most_media: ClassVar[dict[str, int]] = {"image": 1, "video": 0}  # of a prompt
+    prompts = staticmethod(prompts)
 
     def __init__(self, machine: Machine) -> None:
         import vllm
 
         self._config, self.version = machine.config, vllm.__version__
         with tempfile.TemporaryDirectory() as folder:
-            _save(Path(folder), self._config)
+            self.save(Path(folder), self._config)
             self._llm = vllm.LLM(
                 model=folder, load_format="dummy", dtype=machine.dtype, seed=0,
                 max_model_len=MAX_MODEL_LEN[machine.size], gpu_memory_utilization=0.9,
                 enable_prefix_caching=False, mm_processor_cache_gb=0,
-                limit_mm_per_prompt={"image": 1, "video": 0},
+                limit_mm_per_prompt=self.most_media,
             )  # fmt: skip
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
@@ -129,35 +137,41 @@ class Vllm:
         )
 
         def run() -> int:
-            asked = prompts(workload, self._config)
+            asked = self.prompts(workload, self._config)
             for one in asked:
-                if "multi_modal_data" in one:
-                    one["multi_modal_data"] = {"image": Image.fromarray(one["multi_modal_data"]["image"])}
+                if media := one.get("multi_modal_data"):
+                    media["image"] = Image.fromarray(media["image"])
             return language.count(self._llm.generate(asked, params, use_tqdm=False))
 
         return run
 
+    def save(self, folder: Path, config: dict[str, Any]) -> None:
+        """What vLLM reads beside weights: its processor needs a tokenizer that knows the special ids."""
+        (folder / "config.json").write_text(json.dumps(config))
+        processor = PROCESSORS[config["model_type"]]
+        kinds = {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "processor_class": f"{processor.name}Processor",
+        }
+        (folder / "preprocessor_config.json").write_text(json.dumps({**processor.options, **kinds}))
+        special = {
+            "<|vision_start|>": config["vision_start_token_id"],
+            "<|vision_end|>": config["vision_end_token_id"],
+            "<|image_pad|>": config["image_token_id"],
+            "<|video_pad|>": config["video_token_id"],
+        }
+        save_tokenizer(folder, text_config(config)["vocab_size"], special)
 
-def _save(folder: Path, config: dict[str, Any]) -> None:
-    """What vLLM reads beside weights: its processor needs a tokenizer that knows the special ids."""
+
+def save_tokenizer(folder: Path, vocab_size: int, special: dict[str, int], **options: Any) -> None:
+    """Words without meaning, and special ones by their ids."""
     from tokenizers import AddedToken, Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    (folder / "config.json").write_text(json.dumps(config))
-    processor = PROCESSORS[config["model_type"]]
-    kinds = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": f"{processor.name}Processor"}
-    (folder / "preprocessor_config.json").write_text(json.dumps({**processor.options, **kinds}))
-    special = {
-        "<|vision_start|>": config["vision_start_token_id"],
-        "<|vision_end|>": config["vision_end_token_id"],
-        "<|image_pad|>": config["image_token_id"],
-        "<|video_pad|>": config["video_token_id"],
-    }
-    vocab_size = text_config(config)["vocab_size"]
     words = {f"w{i}": i for i in range(vocab_size) if i not in special.values()}
     tokenizer = Tokenizer(models.WordLevel({**words, **special}, unk_token="w0"))
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options).save_pretrained(folder)
 
 
 class Transformers:
@@ -202,7 +216,7 @@ class Transformers:
         return {"input_ids": ids_BT, "mm_token_type_ids": types_BT, **made}
 
 
-_BARS = {"image-prompt-single": 1.05, BATCH: 1.05, MANY: 1.05, "text": 1.05}
+_BARS = {SINGLE: 1.05, BATCH: 1.05, MANY: 1.05, "text": 1.05}
 REFERENCES = {"vllm": (Vllm, _BARS), "transformers": (Transformers, {})}
 
 

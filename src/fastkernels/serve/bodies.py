@@ -7,6 +7,7 @@ nothing about the answer.
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictInt, ValidationError
@@ -25,7 +26,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class _Body(BaseModel):
+class _Body(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     model: str | None = None
@@ -62,12 +63,12 @@ class _Body(BaseModel):
         )
 
     @property
-    def most_tokens(self) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def most_tokens(self) -> int | None: ...
 
     @property
-    def num_logprobs(self) -> int | None:
-        raise NotImplementedError
+    @abstractmethod
+    def num_logprobs(self) -> int | None: ...
 
     @property
     def includes_usage(self) -> bool:

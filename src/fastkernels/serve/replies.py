@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from fastkernels.engine.core.request import CompletionOutput, Logprobs, RequestO
 from fastkernels.serve.answers import Usage
 
 
-class Replies:
+class Replies(ABC):
     """Of one request. Subclasses say what a choice looks like."""
 
     whole_object = chunk_object = prefix = ""
@@ -58,16 +59,16 @@ class Replies:
         ended = {"finish_reason": answer.finish_reason, "stop_reason": answer.stop_reason}
         return {"index": place, **said, "logprobs": logprobs, **ended, **ids}
 
-    def _said(self, answer: CompletionOutput) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _said(self, answer: CompletionOutput) -> dict[str, Any]: ...
 
-    def _news(self, answer: CompletionOutput, is_first: bool) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _news(self, answer: CompletionOutput, is_first: bool) -> dict[str, Any]: ...
 
+    @abstractmethod
     def _logprobs(
         self, place: int, token_ids: Sequence[int], positions: Sequence[Logprobs], most: int
-    ) -> dict[str, Any]:
-        raise NotImplementedError
+    ) -> dict[str, Any]: ...
 
 
 class Completions(Replies):
