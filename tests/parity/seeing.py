@@ -7,7 +7,7 @@ rows spliced into prompts, prefill in chunks, decoding from the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -90,6 +90,26 @@ def answers(llm: LLM, names: list[str]) -> list[Any]:
     return llm.generate([prompt(name) for name in names], params, use_tqdm=False)
 
 
+def spoken(output: Any, special: Collection[int]) -> list[int]:
+    """The answer up to a special id: the reference takes none of its own."""
+    found = output.outputs[0].token_ids
+    return found[: min((place for place, token in enumerate(found) if token in special), default=None)]
+
+
+def farthest(output: Any, answer: list[int], logits_SV: Tensor) -> float:
+    """The largest difference of all log-probabilities of the answer, and of the prompt's tokens."""
+    ids, one = output.prompt_token_ids, output.outputs[0]
+    assert 0.5 < logits_SV.std() < 3
+    wanted_SV = logits_SV.log_softmax(-1)
+    places = range(len(ids) - 1, len(ids) + len(answer))
+    found = [[at[i].logprob for i in range(256)] for at in one.logprobs[: len(places)]]
+    said = [
+        float(abs(of[token].logprob - wanted_SV[place, token]))
+        for place, (token, of) in enumerate(zip(ids[1:], output.prompt_logprobs[1:]))
+    ]
+    return max(*said, float((torch.tensor(found) - wanted_SV[list(places)[: len(found)]]).abs().max()))
+
+
 @dataclass
 class Seeing:
     """An architecture beside its reference. weights: of our model, as the reference's files name them."""
@@ -140,19 +160,8 @@ class Seeing:
 
     def difference(self, output: Any, name: str) -> float:
         """The largest of all log-probabilities of the answer, and of the prompt's tokens."""
-        ids, one = output.prompt_token_ids, output.outputs[0]
-        special = [place for place, token in enumerate(one.token_ids) if token in (IMAGE, VIDEO)]
-        answer = one.token_ids[: min(special, default=None)]  # the reference takes no placeholder of its own
-        logits_SV, _ = self.expected(name, tuple(answer))
-        assert 0.5 < logits_SV.std() < 3
-        wanted_SV = logits_SV.log_softmax(-1)
-        places = range(len(ids) - 1, len(ids) + len(answer))
-        found = [[at[i].logprob for i in range(256)] for at in one.logprobs[: len(places)]]
-        said = [
-            float(abs(of[token].logprob - wanted_SV[place, token]))
-            for place, (token, of) in enumerate(zip(ids[1:], output.prompt_logprobs[1:]))
-        ]
-        return max(*said, float((torch.tensor(found) - wanted_SV[list(places)[: len(found)]]).abs().max()))
+        answer = spoken(output, (IMAGE, VIDEO))
+        return farthest(output, answer, self.expected(name, tuple(answer))[0])
 
     @torch.inference_mode()
     def rows(self, images: list[np.ndarray], video: np.ndarray) -> tuple[Tensor, Tensor]:

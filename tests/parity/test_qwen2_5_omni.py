@@ -25,6 +25,7 @@ from fastkernels.errors import UsageError
 from fastkernels.loader.class_defaults import completed
 from fastkernels.nn.patch_windows import count_windows, window_order
 from fastkernels.nn.weights import export_weights, load_weights
+from tests.parity.seeing import farthest, spoken
 
 TOLERANCE = 2e-5  # of rows, and of logits, whose std is about 1: from the architecture's fact sheet
 TINY = registry.architecture("qwen2_5_omni").configs["tiny"].config
@@ -156,19 +157,9 @@ def answers(llm: LLM, names: list[str]) -> list[Any]:
 
 def difference(output: Any, name: str) -> float:
     """The largest of all log-probabilities of the answer, and of the prompt's tokens."""
-    ids, one = output.prompt_token_ids, output.outputs[0]
-    special = [place for place, token in enumerate(one.token_ids) if token >= AUDIO]
-    answer = one.token_ids[: min(special, default=None)]  # the reference takes no special id of its own
-    logits_SV, _ = expected(ids, request(name)[1], answer)
-    assert 0.5 < logits_SV.std() < 3
-    wanted_SV = logits_SV.log_softmax(-1)
-    places = range(len(ids) - 1, len(ids) + len(answer))
-    found = [[at[i].logprob for i in range(256)] for at in one.logprobs[: len(places)]]
-    said = [
-        float(abs(of[token].logprob - wanted_SV[place, token]))
-        for place, (token, of) in enumerate(zip(ids[1:], output.prompt_logprobs[1:]))
-    ]
-    return max(*said, float((torch.tensor(found) - wanted_SV[list(places)[: len(found)]]).abs().max()))
+    answer = spoken(output, range(AUDIO, 256))
+    logits_SV, _ = expected(output.prompt_token_ids, request(name)[1], answer)
+    return farthest(output, answer, logits_SV)
 
 
 @torch.inference_mode()
