@@ -92,6 +92,7 @@ _grouped_linear = Kernel(
     fake=lambda x_RK, weight_ENK, order_S, *_: x_RK.new_empty((order_S.shape[0], weight_ENK.shape[1])),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
+        Implementation("hopper", "fastkernels.kernels.grouped_linear_hopper"),
         Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
     ),
     # reference / torch, us, at 8, 32 and 128 tokens of 2 experts: 227 / 122, 274 / 179, 608 / 416; at 1,024

@@ -1,0 +1,55 @@
+"""Grouped products in CUDA C++ for Hopper on a CPU, thread by thread: they answer, and do not get stuck."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fastkernels.kernels import grouped_linear_hopper as grouped
+from fastkernels.kernels import hopper
+from fastkernels.kernels.grouped_linear_hopper import Tile
+from tests.moe_cases import Shape, grouped_answer, grouped_arguments
+from tests.pointwise_cases import worst_row_error
+from tests.unit.kernels.emulation import COMPILER, Emulated, tensor_map
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
+# Multiprocessors, tile, shape.
+CASES = {
+    "one-token": (3, Tile(16, 4, True), Shape(1, 8, 2, 272, 200)),
+    "parts": (5, Tile(16, 4, True), Shape(2, 4, 1, 144, 1104)),
+    "few": (4, Tile(64, 3, True), Shape(40, 4, 2, 144, 136)),
+    "widths": (2, Tile(128, 3, False), Shape(150, 3, 2, 144, 72)),
+    "many": (2, Tile(256, 4, False, together=2), Shape(600, 2, 1, 144, 64)),
+}
+
+
+def emulate(monkeypatch: Any, folder: Any, multiprocessors: int, tile: Tile) -> list[torch.Tensor]:
+    counters: list[torch.Tensor] = []
+
+    def zeroed(count: int, device: torch.device) -> torch.Tensor:
+        counters.append(torch.zeros(count, dtype=torch.int32))
+        return counters[-1]
+
+    monkeypatch.setattr(grouped, "tensor_map", tensor_map)
+    monkeypatch.setattr(hopper, "function", lambda name, constant, *_: Emulated(name, constant, folder))
+    monkeypatch.setattr(grouped, "multiprocessors", lambda _: multiprocessors)
+    monkeypatch.setattr(grouped, "zeroed", zeroed)
+    monkeypatch.setattr(grouped, "tile_for", lambda *_: tile)
+    return counters
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_answers(name, is_first, tmp_path, monkeypatch):
+    multiprocessors, tile, shape = CASES[name]
+    counters = emulate(monkeypatch, tmp_path, multiprocessors, tile)
+    x, weight, order, starts, weights = grouped_arguments(shape, torch.bfloat16, is_first, not is_first)
+    if is_first:
+        y = grouped.grouped_linear_glu(x, weight, order, starts, "silu")
+        gate, up = grouped_answer(shape, x, weight, None).to(torch.bfloat16).double().chunk(2, dim=1)
+        answer = torch.nn.functional.silu(gate) * up
+    else:
+        y = grouped.grouped_linear(x, weight, order, starts, weights)
+        answer = grouped_answer(shape, x, weight, weights)
+    assert worst_row_error(y, answer) <= 1.5 * torch.finfo(torch.bfloat16).eps
+    assert not any(one.any() for one in counters)
