@@ -146,6 +146,7 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
     }  # fmt: skip
 
     def add(what: str, call: Callable[[], Any]) -> None:
+        say(note=f"{row['case']}: {what}")
         try:
             row[f"{what}_error"] = error(call(), *given)
             row[f"{what}_us"] = us(call)
@@ -203,6 +204,7 @@ def of_variants(given: tuple, aligned: tuple, active: Any, average: float) -> di
     for variant in VARIANTS:
         if not max(16, average / 4) <= variant[0] <= max(64, 8 * average):
             continue
+        say(note=f"tile {variant}")
         with mock.patch.object(hopper, "tile_for", return_value=hopper.Tile(*variant)):
             try:
                 off = [
