@@ -10,7 +10,8 @@ with the tile shapes that it has for this device, where it can be imported. Both
 their weights. Times are medians over replays of a CUDA graph. A row's errors are the largest of a row of the
 answer, by its norm, beside float64 (some tokens); more than MOST_ERROR is wrong. Routing: `uniform`, each
 expert as likely as another; `skewed`, the r-th as 1 / r^1.2.
-`--variants` times other tiles of ours, too. The report is written after each case.
+`--variants` times other tiles of ours, too; with `--watchdog` a kernel of ours in CUDA C++ that waits for long
+says for what, and ends. The report is written after each case.
 """
 
 from __future__ import annotations
@@ -218,11 +219,15 @@ def of_variants(given: tuple, aligned: tuple, active: Any, average: float) -> di
     return found
 
 
-def child(jobs: list[list], variants: bool) -> None:
+def child(jobs: list[list], variants: bool, watchdog: bool) -> None:
     import torch
 
+    from fastkernels.kernels import grouped_linear_hopper as hopper
     from fastkernels.measure.environment import environment
 
+    if watchdog:
+        constants = hopper.constants
+        hopper.constants = lambda *args: constants(*args) | {"WATCHDOG": 1}
     theirs = vllms()
     say(environment=environment("cuda").model_dump(mode="json"))
     for job in jobs:
@@ -245,10 +250,11 @@ def main() -> None:
     parser.add_argument("--variants", action="store_true")
     parser.add_argument("--models", default=",".join(MODELS), help="commas between them")
     parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="commas between them")
+    parser.add_argument("--watchdog", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        child(json.loads(arguments.child), arguments.variants)
+        child(json.loads(arguments.child), arguments.variants, arguments.watchdog)
         return
     jobs = [
         [model, int(tokens), routing]
@@ -257,7 +263,7 @@ def main() -> None:
         for routing in ("uniform", "skewed")
     ]
     report = Report(arguments.out)
-    options = ["--variants"] if arguments.variants else []
+    options = [f"--{name}" for name in ("variants", "watchdog") if getattr(arguments, name)]
     run(__file__, jobs, options, arguments.seconds, arguments.vllm_path, report)
     for row in report.rows:
         print(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()))

@@ -1,18 +1,21 @@
-"""Grouped products in CUDA C++ for Hopper on a CPU, thread by thread: they answer, and do not get stuck."""
+"""Grouped products in CUDA C++ for Hopper, without a GPU: what they decline, what fits; and thread by thread on
+a CPU: they answer, and do not get stuck."""
 
+import ctypes
 from typing import Any
 
 import pytest
 import torch
 
 from fastkernels.kernels import grouped_linear_hopper as grouped
-from fastkernels.kernels import hopper
+from fastkernels.kernels import hopper, registered
 from fastkernels.kernels.grouped_linear_hopper import Tile
 from tests.moe_cases import Shape, grouped_answer, grouped_arguments
 from tests.pointwise_cases import worst_row_error
 from tests.unit.kernels.emulation import COMPILER, Emulated, tensor_map
+from tests.unit.kernels.hopper import MOST_SHARED
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
+IN_SHARED_MEMORY = 8 << 10  # what the kernel declares itself, at most
 # Multiprocessors, tile, shape.
 CASES = {
     "one-token": (3, Tile(16, 4, True), Shape(1, 8, 2, 272, 200)),
@@ -38,6 +41,8 @@ def emulate(monkeypatch: Any, folder: Any, multiprocessors: int, tile: Tile) -> 
     return counters
 
 
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+@pytest.mark.whole  # a minute; a GPU runs tests/gpu/test_moe_hopper.py
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_answers(name, is_first, tmp_path, monkeypatch):
@@ -53,3 +58,32 @@ def test_answers(name, is_first, tmp_path, monkeypatch):
         answer = grouped_answer(shape, x, weight, weights)
     assert worst_row_error(y, answer) <= 1.5 * torch.finfo(torch.bfloat16).eps
     assert not any(one.any() for one in counters)
+
+
+def reason(shape: Shape, dtype: torch.dtype = torch.bfloat16, activation: str | None = None) -> str | None:
+    x, weight, order, starts, weights = grouped_arguments(shape, dtype, True, True)
+    if activation:
+        return grouped.unsupported("grouped_linear_glu", x, weight, order, starts, activation)
+    return grouped.unsupported("grouped_linear", x, weight, order, starts, weights)
+
+
+def test_what_it_declines(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(grouped, "nvrtc", lambda: ctypes.CDLL(None))
+    shape = Shape(3, 4, 2, 48, 40)
+    assert reason(shape) is None
+    assert reason(shape, torch.float16, "gelu_tanh") is None
+    assert "float16 and bfloat16" in str(reason(shape, torch.float32))
+    assert "16 bytes" in str(reason(Shape(3, 4, 2, 48, 36)))
+    assert "multiple of 8 outputs, not 12" in str(reason(Shape(3, 4, 2, 24, 40), activation="silu"))
+    assert "not relu2" in str(reason(shape, activation="relu2"))
+    assert "not 513" in str(reason(Shape(3, 513, 2, 48, 40)))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    assert reason(shape) == "needs compute capability 9.0"
+    args = grouped_arguments(shape, torch.bfloat16, True, True)
+    assert registered["grouped_linear"].why_not("hopper", args) == "needs cuda, not cpu"
+
+
+def test_shared_memory():
+    for _, tile in grouped.TILES:
+        assert grouped.shared_bytes(tile) + IN_SHARED_MEMORY <= MOST_SHARED
