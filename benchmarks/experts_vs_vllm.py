@@ -10,8 +10,8 @@ with the tile shapes that it has for this device, where it can be imported. Both
 their weights. Times are medians over replays of a CUDA graph. A row's errors are the largest of a row of the
 answer, by its norm, beside float64 (some tokens); more than MOST_ERROR is wrong. Routing: `uniform`, each
 expert as likely as another; `skewed`, the r-th as 1 / r^1.2.
-`--variants` times other tiles of ours, too; with `--watchdog` a kernel of ours in CUDA C++ that waits for long
-says for what, and ends. The report is written after each case.
+`--variants` times other tiles of ours, too; with `--watchdog` a kernel of ours in CUDA C++ that waits for
+long says for what, and ends. The report is written after each case.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Grouped products in CUDA C++ for Hopper, without a GPU: what they decline, what fits; and thread by thread on
-a CPU: they answer, and do not get stuck."""
+"""Grouped products in CUDA C++ for Hopper, without a GPU: what they decline, what fits; and thread by thread
+on a CPU: they answer, and do not get stuck."""
 
 import ctypes
 from typing import Any
