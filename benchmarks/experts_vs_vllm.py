@@ -47,7 +47,7 @@ MODELS = {"mixtral": Model(8, 2, 4096, 14336), "qwen3_vl_moe": Model(128, 8, 409
 VARIANTS = (
     (16, 12, True, 8), (16, 12, False, 8), (16, 6, True, 8), (32, 10, True, 8), (64, 9, True, 8),
     (64, 9, False, 8), (64, 5, True, 8), (128, 6, False, 8), (128, 6, True, 8), (256, 4, False, 8),
-    (256, 4, False, 4), (256, 4, False, 2),
+    (304, 4, False, 8), (304, 4, False, 2),
 )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ TILES = (
     (2, Tile(16, 12, True)),
     (32, Tile(64, 9, True)),
     (64, Tile(128, 6, False)),
-    (None, Tile(256, 4, False)),
+    (None, Tile(304, 4, False)),
 )
 
 

@@ -22,7 +22,7 @@ CASES = {
     "parts": (5, Tile(16, 4, True), Shape(2, 4, 1, 144, 1104)),
     "few": (4, Tile(64, 3, True), Shape(40, 4, 2, 144, 136)),
     "widths": (2, Tile(128, 3, False), Shape(150, 3, 2, 144, 72)),
-    "many": (2, Tile(256, 4, False, together=2), Shape(600, 2, 1, 144, 64)),
+    "many": (2, Tile(304, 4, False, together=2), Shape(1100, 2, 1, 144, 64)),
 }
 
 

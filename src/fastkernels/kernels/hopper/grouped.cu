@@ -142,6 +142,7 @@ DEVICE void load_weight(u32 to, u32 bar, int k, int tile, int expert, const Para
 DEVICE void load(const Params& p, u32 tiles, const Plan& plan, Work* works, int (*slots)[SLOTS],
                  float (*weights)[SLOTS], Barriers* b) {
     constexpr int AT_ONCE = LOADERS / 8, EACH = (SLOTS + AT_ONCE - 1) / AT_ONCE;  // rows: of all, of a thread
+    constexpr int SHARE = (SLOTS + LOADERS - 1) / LOADERS;  // slots of a thread
     int thread = threadIdx.x - CONSUMERS, row = thread / 8, chunk = thread % 8;
     u32 to = WEIGHT_BYTES + row * 128 + ((chunk ^ row % 8) << 4);
     u32 stage = 0, phase = 1;  // of an empty pipeline the phase before the first is over
@@ -153,18 +154,21 @@ DEVICE void load(const Params& p, u32 tiles, const Plan& plan, Work* works, int 
         bool more = find_work(work, place, ticket, plan, p);
         u32 from[EACH];  // in units of 16 bytes
         int mine = 0;
-        float weight = 0.f, second = 0.f;
-        int slot = 0, other = 0;
+        int slot[SHARE];
+        float weight[SHARE];
         if (more) {
             mine = (work.slots - row + AT_ONCE - 1) / AT_ONCE;
 #pragma unroll
             for (int i = 0; i < EACH; ++i)
                 if (i < mine)
                     from[i] = (u32)(p.order[place.first_slot + row + i * AT_ONCE] / SHARING * (p.x_stride >> 4)) + chunk;
-            if (thread < work.slots) slot = p.order[place.first_slot + thread];
-            if (thread + LOADERS < work.slots) other = p.order[place.first_slot + thread + LOADERS];
-            if (WEIGHTED && thread < work.slots) weight = p.slot_weights[slot];
-            if (WEIGHTED && thread + LOADERS < work.slots) second = p.slot_weights[other];
+#pragma unroll
+            for (int i = 0; i < SHARE; ++i) {
+                slot[i] = 0, weight[i] = 0.f;
+                if (thread + i * LOADERS >= work.slots) continue;
+                slot[i] = p.order[place.first_slot + thread + i * LOADERS];
+                if (WEIGHTED) weight[i] = p.slot_weights[slot[i]];
+            }
         }
         // Nothing is held back while this waits for those who multiply.
         copies_wait<0>();
@@ -175,8 +179,10 @@ DEVICE void load(const Params& p, u32 tiles, const Plan& plan, Work* works, int 
         int at = turn % 2;
         barrier_wait(shared_address(&b->work_empty[at]), (turn / 2 + 1) % 2);
         if (thread == 0) works[at] = work;
-        if (thread < SLOTS) slots[at][thread] = slot, weights[at][thread] = weight;
-        if (thread + LOADERS < SLOTS) slots[at][thread + LOADERS] = other, weights[at][thread + LOADERS] = second;
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i)
+            if (thread + i * LOADERS < work.slots)
+                slots[at][thread + i * LOADERS] = slot[i], weights[at][thread + i * LOADERS] = weight[i];
         barrier_arrive(shared_address(&b->work_full[at]));
         if (!more) break;
 
@@ -275,6 +281,7 @@ struct Pipe {
 template <int N>
 DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe& pipe, int parts, int* last_one,
                      const Params& p) {
+    constexpr int PIECES = N > 256 ? 2 : 1, WIDTH = N / PIECES;  // 256 is the widest second factor
     int group = threadIdx.x / 128;
     bool leads = threadIdx.x % 32 == 0;
     float sum[N / 2];
@@ -288,7 +295,11 @@ DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe&
         u64 rows = ROWS_DESC | address_desc(tile + group * 64 * 128), of_x = ROWS_DESC | address_desc(tile + WEIGHT_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) wgmma_scores(sum, rows + 2 * i, of_x + 2 * i, 1);
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int piece = 0; piece < PIECES; ++piece)
+                wgmma_scores(*(float(*)[WIDTH / 2])(sum + piece * (WIDTH / 2)), rows + 2 * i,
+                             of_x + piece * (WIDTH * 128 >> 4) + 2 * i, 1);
         wgmma_commit();
         wgmma_wait<1>();
         if (leads && step > 0) barrier_arrive(shared_address(&pipe.b->empty[before]));
@@ -307,7 +318,7 @@ DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe&
 
 // Widths of the second factor, from SLOTS down. Several tiles of an expert have half of SLOTS each, or more; with less
 // than 64, the weight takes longer to come than to be multiplied.
-DEVICE constexpr int narrower(int width) { return width <= 64 ? 0 : width <= SLOTS / 2 ? 64 : width - 16; }
+DEVICE constexpr int narrower(int width) { return width <= 64 ? 0 : width <= SLOTS / 2 ? 64 : width - 32; }
 
 template <int N, class... Rest> DEVICE void walk_some(const Work& work, Rest&&... rest) {
     if constexpr (narrower(N) > 0) {
@@ -342,10 +353,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) grouped(con
     if (threadIdx.x < 32) make_plan(plan, p);
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
         load(p, tiles, plan, works, slots, weights, &b);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
         Pipe pipe = {tiles, 0, 0, &b};
         for (u32 turn = 0;; ++turn) {
             int at = turn % 2;

@@ -26,7 +26,7 @@ def _tensor_cores(name: str, constants: dict[str, int]) -> list[str]:
         widths = [constants["TILE"], constants["TILE"] // 2]
         values = [_product("wgmma_values", constants["DIMS"], half, registers=True)]
     elif name == "grouped":
-        widths, values = _widths(constants["SLOTS"]), []
+        widths, values = sorted({w if w <= 256 else w // 2 for w in _widths(constants["SLOTS"])}), []
     else:
         return []
     return [_FENCES, *(_product("wgmma_scores", width, half, registers=False) for width in widths), *values]
@@ -34,7 +34,10 @@ def _tensor_cores(name: str, constants: dict[str, int]) -> list[str]:
 
 def _widths(slots: int) -> list[int]:
     """Those of grouped.cu, where `narrower` chooses among them."""
-    return sorted({min(slots, 64), *range(max(slots // 2, 64), slots + 1, 16), slots})
+    found = [slots]
+    while (width := found[-1]) > 64:
+        found.append(64 if width <= slots // 2 else width - 32)
+    return found
 
 
 _FENCES = """
