@@ -200,8 +200,10 @@ DEVICE void soften(float (&s)[S], float (&top)[2], float (&sum)[2], float (&shri
             more = fmaxf(more, s[4 * j + 2 * i + 1]);
         }
         most = fmaxf(top[i], quad_max(fmaxf(most, more)));
+        // A top that is near stays: weights are at most 2^LAZY, and nothing shrinks.
+        if (LAZY && (most - top[i]) * scale_log2 <= LAZY) most = top[i];
         float base = most == NEGATIVE_INFINITY ? 0.f : most * scale_log2;
-        shrink[i] = exp2_fast(top[i] * scale_log2 - base);
+        shrink[i] = LAZY && most == top[i] ? 1.f : exp2_fast(top[i] * scale_log2 - base);
         top[i] = most;
         float here = 0.f, there = 0.f;
 #pragma unroll
@@ -357,8 +359,9 @@ DEVICE void step(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], float (&top)[2], float 
     wgmma_wait<0>(o);
     held(w);
     if (leads) barrier_arrive(v_empty);
+    if (!LAZY || __any_sync(~0u, shrink[0] != 1.f || shrink[1] != 1.f))
 #pragma unroll
-    for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
+        for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
     narrow(w, s);
 }
 
