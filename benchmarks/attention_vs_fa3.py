@@ -115,20 +115,21 @@ THOROUGH = ("one-row", "sinks-window")  # in float16 too, and without the half s
 MERGES = {f"merge{n}": {"merge": n} for n in (1, 2, 3, 6)}
 VARIANTS: dict[str, dict[int, dict[str, dict[str, Any]]]] = {
     "prefill": {
-        64: {"lazy": {"lazy": 8}, "128x4": {"stages": 4}, "whole": {"half": False}},
+        64: {"lazy": {"lazy": 8}, "apart": {"apart": True}, "128x4": {"stages": 4}},
         128: {
             "lazy": {"lazy": 8},
-            "128x3": {"stages": 3},
-            "lazy_128x3": {"stages": 3, "lazy": 8},
+            "apart": {"apart": True},
+            "both": {"apart": True, "lazy": 8},
+            "both_128x3": {"apart": True, "lazy": 8, "stages": 3},
             "together": {"ping_pong": False},
             "waits": {"beside": False},
-            "whole": {"half": False},
         },
         256: {
             "lazy": {"lazy": 8},
             "80": {"tile": 80, "half": False},
-            "lazy_80": {"tile": 80, "half": False, "lazy": 8},
-            "together": {"ping_pong": False},
+            "apart_80": {"tile": 80, "half": False, "apart": True},
+            "both_80": {"tile": 80, "half": False, "lazy": 8, "apart": True},
+            "both_80_together": {"tile": 80, "half": False, "lazy": 8, "apart": True, "ping_pong": False},
         },
     },
     "decode": {64: MERGES, 128: MERGES, 256: MERGES},
