@@ -30,22 +30,26 @@ PARTIAL_BYTES = 16 << 20  # of sums that parts leave
 
 
 class Tile(NamedTuple):
-    """slots: at most · stages: steps on their way · split: whether the steps of a tile may be · together:
-    tiles of slots that run side by side and share rows of the weight in L2."""
+    """slots: at most · panels: of 64 inputs in a step · stages: steps on their way · split: whether the steps of
+    a tile may be · ahead: steps whose weight is asked into L2 before they are on their way · together: tiles of
+    slots that run side by side and share rows of the weight in L2."""
 
     slots: int
+    panels: int
     stages: int
     split: bool
+    ahead: int = 0
     together: int = 8
 
 
 # By slots of an expert on average. Few slots: the weight streams past, so many stages, and parts of tiles
 # where the processors are more than the tiles. Not measured yet.
 TILES = (
-    (2, Tile(16, 12, True)),
-    (32, Tile(64, 9, True)),
-    (64, Tile(128, 6, False)),
-    (None, Tile(304, 4, False)),
+    (2, Tile(16, 2, 6, True)),
+    (8, Tile(32, 2, 5, True)),
+    (32, Tile(64, 2, 4, True)),
+    (64, Tile(128, 1, 6, False)),
+    (None, Tile(304, 1, 4, False, ahead=8)),
 )
 
 
@@ -108,7 +112,7 @@ def tile_for(slots: int, experts: int) -> Tile:
 
 
 def shared_bytes(tile: Tile) -> int:
-    return tile.stages * (ROWS + tile.slots) * 2 * hopper.PANEL + hopper.ALIGNMENT
+    return tile.stages * tile.panels * (ROWS + tile.slots) * 2 * hopper.PANEL + hopper.ALIGNMENT
 
 
 def constants(
@@ -117,7 +121,9 @@ def constants(
     """What the kernel is compiled for."""
     return {
         "SLOTS": tile.slots,
+        "PANELS": tile.panels,
         "STAGES": tile.stages,
+        "AHEAD": tile.ahead,
         "SPLIT": int(tile.split),
         "TOGETHER": tile.together,
         "EXPERTS": experts,
@@ -146,13 +152,12 @@ def launch(
         tile, experts, slots // x_RK.shape[0], slot_weights_S is not None, activation,
         x_RK.dtype == torch.bfloat16,
     )  # fmt: skip
-    partial = counters = None
-    most_parts = 0
+    partial, most_parts = None, 0
     if tile.split:
         tiles = min(slots, slots // tile.slots + experts) * ceil_div(rows, ROWS)
         most_parts = min(tiles * MOST_PARTS, PARTIAL_BYTES // (tile.slots * ROWS * 4))
         partial = torch.empty(most_parts * tile.slots * ROWS, dtype=torch.float32, device=device)
-        counters = zeroed(most_parts, device)  # two for each tile of several parts
+    counters = zeroed(2 + most_parts, device)  # two for each tile of several parts
     if activation:
         # Eight rows of gates, the eight of what they multiply, and so on.
         pairs = weight_ENK.view(2 * experts, outputs // EIGHT, EIGHT, inputs)
@@ -162,7 +167,7 @@ def launch(
     params = Params(
         [weight], _Fields, x=x_RK.data_ptr(), y=y_SN.data_ptr(), order=order_S.data_ptr(),
         starts=starts_E1.data_ptr(), slot_weights=hopper.address(slot_weights_S),
-        partial=hopper.address(partial), counters=hopper.address(counters),
+        partial=hopper.address(partial), counters=counters.data_ptr(),
         x_stride=x_RK.stride(0) * x_RK.element_size(), inputs=inputs, outputs=outputs, most_parts=most_parts,
     )  # fmt: skip
     function = hopper.function("grouped", constant, shared_bytes(tile), device)

@@ -217,6 +217,8 @@ static void copy_4d(u32 to, const void* map, u32 barrier, int a, int b, int c, i
     copy(to, map, barrier, {a, b, c, d});
 }
 static void prefetch_map(const void*) {}
+static void prefetch_3d(const void*, int, int, int) {}
+static void prefetch_4d(const void*, int, int, int, int) {}
 static void follow() {}
 
 // cp.async: what a thread asked for comes when it waits, no sooner.

@@ -18,11 +18,11 @@ from tests.unit.kernels.hopper import MOST_SHARED
 IN_SHARED_MEMORY = 8 << 10  # what the kernel declares itself, at most
 # Multiprocessors, tile, shape.
 CASES = {
-    "one-token": (3, Tile(16, 4, True), Shape(1, 8, 2, 272, 200)),
-    "parts": (5, Tile(16, 4, True), Shape(2, 4, 1, 144, 1104)),
-    "few": (4, Tile(64, 3, True), Shape(40, 4, 2, 144, 136)),
-    "widths": (2, Tile(128, 3, False), Shape(150, 3, 2, 144, 72)),
-    "many": (2, Tile(304, 4, False, together=2), Shape(1100, 2, 1, 144, 64)),
+    "one-token": (3, Tile(16, 2, 3, True), Shape(1, 8, 2, 272, 200)),
+    "parts": (5, Tile(16, 1, 4, True), Shape(2, 4, 1, 144, 1104)),
+    "few": (4, Tile(64, 2, 3, True), Shape(40, 4, 2, 144, 136)),
+    "widths": (2, Tile(128, 1, 3, False), Shape(150, 3, 2, 144, 72)),
+    "many": (2, Tile(304, 1, 4, False, ahead=8, together=2), Shape(1100, 2, 1, 144, 64)),
 }
 
 

@@ -24,12 +24,14 @@ struct Params {
 };
 
 constexpr int ROWS = 128;
-constexpr int INPUTS = 64;  // of a step: 128 bytes
-constexpr u32 WEIGHT_BYTES = ROWS * 128, STAGE_BYTES = WEIGHT_BYTES + SLOTS * 128;
+constexpr int INPUTS = 64 * PANELS;  // of a step: 128 bytes in each panel
+constexpr u32 WEIGHT_BYTES = ROWS * 128, PANEL_BYTES = WEIGHT_BYTES + SLOTS * 128, STAGE_BYTES = PANELS * PANEL_BYTES;
 constexpr int OUTPUTS = UNIT ? ROWS / 2 : ROWS;  // columns of y
 constexpr int CONSUMERS = 256, LOADERS = 128;
 constexpr int LAG = STAGES / 2;  // steps after which rows of x have come
-constexpr int MOST_PARTS = 8, LEAST_STEPS = 8, BESIDES = 4;  // parts of a tile; steps of a part; what a part costs more
+constexpr int MOST_PARTS = 8, LEAST_STEPS = 8 / PANELS;  // of a tile; of a part
+constexpr int WAVES = 4;  // tiles and parts for each program, at least about so many
+constexpr int DRAWN = 3;  // steps before its end at which a tile's successor is drawn
 
 struct Work {
     int tile, slots, steps;  // which OUTPUTS of y, how many slots; steps 0: no more work
@@ -64,14 +66,12 @@ DEVICE void make_plan(Plan& plan, const Params& p) {
     }
     if (lane == 0) {
         plan.column_tiles = (p.outputs + OUTPUTS - 1) / OUTPUTS;
-        int units = before * plan.column_tiles, steps = (p.inputs + INPUTS - 1) / INPUTS, programs = gridDim.x;
-        plan.parts = 1;
-        int least = (units + programs - 1) / programs * (steps + BESIDES);
-        for (int parts = 2; SPLIT && parts <= MOST_PARTS; ++parts) {
-            if (units * parts > p.most_parts || steps < parts * LEAST_STEPS) break;
-            int cost = (units * parts + programs - 1) / programs * ((steps + parts - 1) / parts + BESIDES);
-            if (cost < least) least = cost, plan.parts = parts;
-        }
+        int units = before * plan.column_tiles, steps = (p.inputs + INPUTS - 1) / INPUTS;
+        int parts = 1;
+        while (SPLIT && parts < MOST_PARTS && units * parts < WAVES * (int)gridDim.x &&
+               units * (parts + 1) <= p.most_parts && steps >= (parts + 1) * LEAST_STEPS)
+            ++parts;
+        plan.parts = parts;
     }
 }
 
@@ -132,23 +132,34 @@ DEVICE void pass_on(Barriers* b, u32 stage) {
 }
 
 DEVICE void load_weight(u32 to, u32 bar, int k, int tile, int expert, const Params& p) {
-    barrier_expect(bar, WEIGHT_BYTES);
-    if (UNIT)
-        copy_4d(to, &p.weight, bar, k, 0, 2 * expert, tile * (OUTPUTS / 8));
-    else
-        copy_3d(to, &p.weight, bar, k, tile * OUTPUTS, expert);
+    barrier_expect(bar, PANELS * WEIGHT_BYTES);
+#pragma unroll
+    for (int panel = 0; panel < PANELS; ++panel, to += PANEL_BYTES, k += 64)
+        if (UNIT)
+            copy_4d(to, &p.weight, bar, k, 0, 2 * expert, tile * (OUTPUTS / 8));
+        else
+            copy_3d(to, &p.weight, bar, k, tile * OUTPUTS, expert);
+}
+// Into L2 alone.
+DEVICE void ask_for_weight(int k, int tile, int expert, const Params& p) {
+#pragma unroll
+    for (int panel = 0; panel < PANELS; ++panel, k += 64)
+        if (UNIT)
+            prefetch_4d(&p.weight, k, 0, 2 * expert, tile * (OUTPUTS / 8));
+        else
+            prefetch_3d(&p.weight, k, tile * OUTPUTS, expert);
 }
 
 DEVICE void load(const Params& p, u32 tiles, const Plan& plan, Work* works, int (*slots)[SLOTS],
-                 float (*weights)[SLOTS], Barriers* b) {
+                 float (*weights)[SLOTS], volatile int* tickets, Barriers* b) {
     constexpr int AT_ONCE = LOADERS / 8, EACH = (SLOTS + AT_ONCE - 1) / AT_ONCE;  // rows: of all, of a thread
     constexpr int SHARE = (SLOTS + LOADERS - 1) / LOADERS;  // slots of a thread
     int thread = threadIdx.x - CONSUMERS, row = thread / 8, chunk = thread % 8;
     u32 to = WEIGHT_BYTES + row * 128 + ((chunk ^ row % 8) << 4);
     u32 stage = 0, phase = 1;  // of an empty pipeline the phase before the first is over
     u32 behind = 0, waiting = 0;  // the first stage that is not passed on, and how many are not
-    u32 turn = 0;
-    for (int ticket = blockIdx.x;; ticket += gridDim.x, ++turn) {
+    int ticket = blockIdx.x, next = 0;
+    for (u32 turn = 0;; ++turn) {
         Work work;
         Place place;
         bool more = find_work(work, place, ticket, plan, p);
@@ -196,16 +207,33 @@ DEVICE void load(const Params& p, u32 tiles, const Plan& plan, Work* works, int 
             barrier_wait(shared_address(&b->empty[stage]), phase);
             int k = (place.first_step + step) * INPUTS;
             u32 begin = tiles + stage * STAGE_BYTES;
-            if (thread == 0) load_weight(begin, shared_address(&b->full[stage]), k, work.tile, place.expert, p);
-            int bytes = k + chunk * 8 < p.inputs ? 16 : 0;
-            const char* x = bytes ? p.x + 2 * k : p.x;
+            if (thread == 0) {
+                load_weight(begin, shared_address(&b->full[stage]), k, work.tile, place.expert, p);
+                // Before it is needed, but late: whoever is done first takes the next tile.
+                if (step == max(work.steps - DRAWN, 0)) next = atomicAdd(p.counters, 1) + gridDim.x;
+                for (int ahead = step > 0 ? AHEAD : 1; AHEAD > 0 && ahead <= AHEAD; ++ahead)
+                    if (step + ahead < work.steps) ask_for_weight(k + ahead * INPUTS, work.tile, place.expert, p);
+            }
 #pragma unroll
-            for (int i = 0; i < EACH; ++i)
-                if (i < mine) copy_16(begin + to + i * AT_ONCE * 128, x + (bytes ? (u64)from[i] << 4 : 0), bytes);
+            for (int panel = 0; panel < PANELS; ++panel, k += 64, begin += PANEL_BYTES) {
+                int bytes = k + chunk * 8 < p.inputs ? 16 : 0;
+                const char* x = bytes ? p.x + 2 * k : p.x;
+#pragma unroll
+                for (int i = 0; i < EACH; ++i)
+                    if (i < mine) copy_16(begin + to + i * AT_ONCE * 128, x + (bytes ? (u64)from[i] << 4 : 0), bytes);
+            }
             copies_commit();
             ++waiting;
             advance(stage, phase);
         }
+        if (thread == 0) tickets[at] = next;
+        threads_sync(2, LOADERS);
+        ticket = tickets[at];
+    }
+    // Whoever leaves last has seen every ticket drawn: the next launch finds zeros.
+    if (thread == 0) {
+        __threadfence();
+        if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
     }
 }
 
@@ -295,11 +323,12 @@ DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe&
         u64 rows = ROWS_DESC | address_desc(tile + group * 64 * 128), of_x = ROWS_DESC | address_desc(tile + WEIGHT_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
+        for (int at = 0; at < 4 * PANELS; ++at)
 #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece)
-                wgmma_scores(*(float(*)[WIDTH / 2])(sum + piece * (WIDTH / 2)), rows + 2 * i,
-                             of_x + piece * (WIDTH * 128 >> 4) + 2 * i, 1);
+                wgmma_scores(*(float(*)[WIDTH / 2])(sum + piece * (WIDTH / 2)),
+                             rows + at / 4 * (PANEL_BYTES >> 4) + at % 4 * 2,
+                             of_x + piece * (WIDTH * 128 >> 4) + at / 4 * (PANEL_BYTES >> 4) + at % 4 * 2, 1);
         wgmma_commit();
         wgmma_wait<1>();
         if (leads && step > 0) barrier_arrive(shared_address(&pipe.b->empty[before]));
@@ -310,7 +339,7 @@ DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe&
     if (leads) barrier_arrive(shared_address(&pipe.b->empty[before]));
     if (SPLIT && __any_sync(~0u, parts > 1)) {
         leave_part<N>(sum, work.unit * parts + work.part, p);
-        if (!comes_last(p.counters + work.unit * 2 + group, parts, last_one + group)) return;
+        if (!comes_last(p.counters + 2 + work.unit * 2 + group, parts, last_one + group)) return;
         add_parts<N>(sum, work.unit * parts, parts, p);
     }
     store<N>(sum, work, slots, weights, p);
@@ -333,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) grouped(con
     __shared__ Work works[2];
     __shared__ int slots[2][SLOTS];
     __shared__ float weights[2][SLOTS];
-    __shared__ int last_one[2];
+    __shared__ int last_one[2], tickets[2];
     __shared__ Barriers b;
     u32 tiles = (shared_address(memory) + 1023) & ~1023u;
     if (threadIdx.x == CONSUMERS) {
@@ -354,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + LOADERS, 1) grouped(con
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
-        load(p, tiles, plan, works, slots, weights, &b);
+        load(p, tiles, plan, works, slots, weights, tickets, &b);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
         Pipe pipe = {tiles, 0, 0, &b};

@@ -72,6 +72,15 @@ DEVICE void copy_4d(u32 to, const TensorMap* map, u32 bar, int a, int b, int c, 
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                  ::"r"(to), "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+// Boxes into L2 alone.
+DEVICE void prefetch_3d(const TensorMap* map, int a, int b, int c) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];"
+                 ::"l"(map), "r"(a), "r"(b), "r"(c) : "memory");
+}
+DEVICE void prefetch_4d(const TensorMap* map, int a, int b, int c, int d) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];"
+                 ::"l"(map), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
 DEVICE void prefetch_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
