@@ -43,12 +43,20 @@ class Model(NamedTuple):
 
 
 MODELS = {"mixtral": Model(8, 2, 4096, 14336), "qwen3_vl_moe": Model(128, 8, 4096, 1536)}
-# Slots, stages, splits, together: tried where a tile has from a fourth to eight times the slots of an expert.
-VARIANTS = (
-    (16, 12, True, 8), (16, 12, False, 8), (16, 6, True, 8), (32, 10, True, 8), (64, 9, True, 8),
-    (64, 9, False, 8), (64, 5, True, 8), (128, 6, False, 8), (128, 6, True, 8), (256, 4, False, 8),
-    (304, 4, False, 8), (304, 4, False, 2),
-)  # fmt: skip
+# Tiles of `hopper`: slots, panels, stages, split, ahead; of `triton`: m, n, k, together, warps, stages. Tried
+# where a tile has from a fourth to eight times the slots of an expert.
+VARIANTS = {
+    "hopper": (
+        (16, 2, 6, True, 0), (16, 2, 6, False, 0), (16, 1, 12, True, 0), (16, 2, 6, True, 4),
+        (32, 2, 5, True, 0), (32, 2, 5, False, 0), (64, 2, 4, True, 0), (64, 1, 9, True, 0),
+        (64, 1, 9, False, 8), (128, 1, 6, False, 0), (128, 1, 6, False, 8), (192, 1, 5, False, 8),
+        (256, 1, 4, False, 0), (256, 1, 4, False, 4), (256, 1, 4, False, 8), (304, 1, 4, False, 0),
+        (304, 1, 4, False, 8), (304, 1, 4, False, 16),
+    ),
+    "triton": (
+        (16, 128, 128, 1, 4, 5), (16, 128, 128, 8, 4, 5), (32, 128, 128, 8, 4, 4), (64, 128, 64, 8, 4, 4),
+    ),
+}  # fmt: skip
 
 
 # --- in the child ---
@@ -102,7 +110,7 @@ def us(call: Callable[[], object]) -> float:
     call()
     counters.prepare()
     torch.cuda.synchronize()
-    return triton.testing.do_bench_cudagraph(call, rep=40, return_mode="median") * 1e3  # pyright: ignore
+    return triton.testing.do_bench_cudagraph(call, rep=25, return_mode="median") * 1e3  # pyright: ignore
 
 
 def vllms() -> Callable | None:
@@ -157,6 +165,9 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
             row[f"{what}_failed"] = repr(why)[:400]
             torch.cuda.synchronize()  # raises where the context is lost
 
+    if variants:
+        row["variants"] = of_variants(given, tokens * model.top_k / model.experts)
+        return row
     add("ours", lambda: ours(None, *given))
     for impl in IMPLEMENTATIONS:
         add(impl, lambda impl=impl: ours(impl, *given))
@@ -183,39 +194,47 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
                 ),
             ]
     row["align_us"] = us(lambda: kernels.moe_align(ids, model.experts))
-    if variants:
-        row["variants"] = of_variants(given, aligned, active, tokens * model.top_k / model.experts)
     return row
 
 
-def of_variants(given: tuple, aligned: tuple, active: Any, average: float) -> dict[str, Any]:
-    """Microseconds of the first and of the second product, by tile."""
-    from fastkernels import kernels
-    from fastkernels.kernels import grouped_linear_hopper as hopper
+def of_variants(given: tuple, average: float) -> dict[str, Any]:
+    """Microseconds of the first and of the second product, by implementation and tile."""
+    from contextlib import ExitStack
 
-    x, first, second, weights, _ = given
-    calls: tuple[Callable[[], Any], ...] = (
-        lambda: kernels.grouped_linear_glu(x, first, aligned[0], aligned[1], "silu", impl="hopper"),
-        lambda: kernels.grouped_linear(
-            active, second, aligned[0], aligned[1], weights.flatten(), impl="hopper"
-        ),
-    )
-    expected = [call().float() for call in calls]
+    from fastkernels import kernels
+    from fastkernels.kernels import grouped_linear_glu_triton as glu_triton
+    from fastkernels.kernels import grouped_linear_hopper as hopper
+    from fastkernels.kernels import grouped_linear_triton as triton
+
+    x, first, second, weights, ids = given
+    order, starts = kernels.moe_align(ids, len(first))
+    active = kernels.grouped_linear_glu(x, first, order, starts, "silu", impl="triton")
+
+    def calls(impl: str) -> tuple[Callable[[], Any], ...]:
+        return (
+            lambda: kernels.grouped_linear_glu(x, first, order, starts, "silu", impl=impl),
+            lambda: kernels.grouped_linear(active, second, order, starts, weights.flatten(), impl=impl),
+        )
+
+    expected = [call().float() for call in calls("triton")]
     found: dict[str, Any] = {}
-    for variant in VARIANTS:
+    for impl, variant in ((impl, variant) for impl, some in VARIANTS.items() for variant in some):
         if not max(16, average / 4) <= variant[0] <= max(64, 8 * average):
             continue
-        say(note=f"tile {variant}")
-        with mock.patch.object(hopper, "tile_for", return_value=hopper.Tile(*variant)):
+        key = f"{impl} {' '.join(str(int(part)) for part in variant)}"
+        say(note=key)
+        with ExitStack() as stack:
+            for module in (hopper,) if impl == "hopper" else (triton, glu_triton):
+                tile = module.Tile(*variant) if module is not glu_triton else triton.Tile(*variant)
+                stack.enter_context(mock.patch.object(module, "tile_for", return_value=tile))
             try:
                 off = [
                     ((call().float() - one).norm() / one.norm()).item()
-                    for call, one in zip(calls, expected, strict=True)
+                    for call, one in zip(calls(impl), expected, strict=True)
                 ]
-                key = " ".join(str(int(part)) for part in variant)
-                found[key] = [us(call) for call in calls] if max(off) < MOST_ERROR else f"off by {off}"
+                found[key] = [us(call) for call in calls(impl)] if max(off) < MOST_ERROR else f"off by {off}"
             except Exception as why:
-                found[str(variant)] = repr(why)[:200]
+                found[key] = repr(why)[:200]
     return found
 
 
@@ -267,9 +286,10 @@ def main() -> None:
     run(__file__, jobs, options, arguments.seconds, arguments.vllm_path, report)
     for row in report.rows:
         print(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()))
-        best = [(sum(us), tile) for tile, us in row.get("variants", {}).items() if isinstance(us, list)]
-        for total, tile in sorted(best)[:3]:
-            print(f"    tile {tile}: {total:.1f} us, {row['variants'][tile]}")
+        timed = {tile: us for tile, us in row.get("variants", {}).items() if isinstance(us, list)}
+        for which in (0, 1):
+            best = sorted(timed, key=lambda tile, timed=timed, which=which: timed[tile][which])
+            print(f"    product {which}:", *(f"{tile}: {timed[tile][which]:.1f} us;" for tile in best[:4]))
     print(f"geomean {report.geomean}")
     sys.exit(1 if any(row.get("wrong") for row in report.rows) else 0)
 

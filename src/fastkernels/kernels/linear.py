@@ -31,7 +31,6 @@ _linear = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("gemv", f"{__name__}_gemv"),
         Implementation("tf32x3", f"{__name__}_tf32x3"),
-        Implementation("cublaslt_best", f"{__name__}_cublaslt"),
     ),
     # One call of PyTorch either way.
     cpu=(),
