@@ -30,9 +30,9 @@ PARTIAL_BYTES = 16 << 20  # of sums that parts leave
 
 
 class Tile(NamedTuple):
-    """slots: at most · panels: of 64 inputs in a step · stages: steps on their way · split: whether the steps
-    of a tile may be · ahead: steps whose weight is asked into L2 before they are on their way · together: tiles
-    of slots that run side by side and share rows of the weight in L2."""
+    """slots: at most · panels: of 64 inputs in a step · stages: steps on their way · split: whether the
+    steps of a tile may be · ahead: steps whose weight is asked into L2 before they are on their way · together:
+    tiles of slots that run side by side and share rows of the weight in L2."""
 
     slots: int
     panels: int

@@ -227,7 +227,7 @@ DEVICE void load(const Params& p, u32 tiles, const Plan& plan, Work* works, int 
             advance(stage, phase);
         }
         if (thread == 0) tickets[at] = next;
-        threads_sync(2, LOADERS);
+        threads_sync(3, LOADERS);
         ticket = tickets[at];
     }
     // Whoever leaves last has seen every ticket drawn: the next launch finds zeros.
@@ -339,7 +339,7 @@ DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe&
     if (leads) barrier_arrive(shared_address(&pipe.b->empty[before]));
     if (SPLIT && __any_sync(~0u, parts > 1)) {
         leave_part<N>(sum, work.unit * parts + work.part, p);
-        if (!comes_last(p.counters + 2 + work.unit * 2 + group, parts, last_one + group)) return;
+        if (!comes_last(p.counters + 2 + work.unit * 2 + group, parts, last_one + group, 1 + group)) return;
         add_parts<N>(sum, work.unit * parts, parts, p);
     }
     store<N>(sum, work, slots, weights, p);

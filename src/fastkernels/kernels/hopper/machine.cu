@@ -139,9 +139,8 @@ DEVICE void transpose_quad(u32 (&w)[4]) {
     }
 }
 
-// For a warpgroup: whether the other parts are there. The counter is left at zero.
-DEVICE bool comes_last(int* counter, int parts, volatile int* last_one) {
-    int name = 3 + threadIdx.x / 128;
+// For a warpgroup, which has a named barrier to itself: whether the other parts are there. The counter is left at zero.
+DEVICE bool comes_last(int* counter, int parts, volatile int* last_one, int name) {
     __threadfence();
     threads_sync(name, 128);
     if (threadIdx.x % 128 == 0) {
