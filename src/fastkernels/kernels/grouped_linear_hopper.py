@@ -31,8 +31,8 @@ PARTIAL_BYTES = 16 << 20  # of sums that parts leave
 
 class Tile(NamedTuple):
     """slots: at most · panels: of 64 inputs in a step · stages: steps on their way · split: whether the
-    steps of a tile may be · ahead: steps whose weight is asked into L2 before they are on their way · together:
-    tiles of slots that run side by side and share rows of the weight in L2."""
+    steps of a tile may be · ahead: how many steps early its weight is asked into L2 · together: tiles of slots
+    that run side by side and share rows of the weight in L2."""
 
     slots: int
     panels: int

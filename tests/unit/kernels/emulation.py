@@ -24,8 +24,8 @@ IN_PTX = (
     "shared_address",
     "barrier_init", "barrier_expect", "barrier_arrive", "barrier_wait", "threads_sync",
     "threads_arrive", "follow", "copy_3d", "copy_4d", "prefetch_map", "prefetch_3d", "prefetch_4d",
-    "exp2_fast", "log2_fast", "pack", "unpack", "matrix_load", "matrix_load_transposed", "multiply", "copy_16",
-    "copies_commit", "copies_wait", "transposed",
+    "exp2_fast", "log2_fast", "pack", "unpack", "matrix_load", "matrix_load_transposed", "multiply",
+    "copy_16", "copies_commit", "copies_wait", "transposed",
 )  # fmt: skip
 RUN = """
 extern "C" void run(const Params* p, int x, int y, int z, int threads) {
