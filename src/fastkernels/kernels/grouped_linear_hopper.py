@@ -31,8 +31,8 @@ PARTIAL_BYTES = 16 << 20  # of sums that parts leave
 
 class Tile(NamedTuple):
     """slots: at most · panels: of 64 inputs in a step · stages: steps on their way · split: whether the
-    steps of a tile may be · ahead: how many steps early its weight is asked into L2 · together: tiles of slots
-    that run side by side and share rows of the weight in L2."""
+    steps of a tile may be · ahead: how many steps early its weight is asked into L2 · together: tiles of
+    slots that run side by side and share rows of the weight in L2."""
 
     slots: int
     panels: int
@@ -49,7 +49,7 @@ TILES = (
     (8, Tile(32, 2, 5, True)),
     (32, Tile(64, 2, 4, True)),
     (64, Tile(128, 1, 6, False)),
-    (None, Tile(304, 1, 4, False, ahead=8)),
+    (None, Tile(288, 1, 4, False, ahead=8)),
 )
 
 

@@ -22,7 +22,7 @@ CASES = {
     "parts": (5, Tile(16, 1, 4, True), Shape(2, 4, 1, 144, 1104)),
     "few": (4, Tile(64, 2, 3, True), Shape(40, 4, 2, 144, 136)),
     "widths": (2, Tile(128, 1, 3, False), Shape(150, 3, 2, 144, 72)),
-    "many": (2, Tile(304, 1, 4, False, ahead=8, together=2), Shape(1100, 2, 1, 144, 64)),
+    "many": (2, Tile(288, 1, 4, False, ahead=8, together=2), Shape(1100, 2, 1, 144, 64)),
 }
 
 

@@ -309,7 +309,7 @@ struct Pipe {
 template <int N>
 DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe& pipe, int parts, int* last_one,
                      const Params& p) {
-    constexpr int PIECES = N > 256 ? 2 : 1, WIDTH = N / PIECES;  // 256 is the widest second factor
+    constexpr int FIRST = N < 256 ? N : 256, REST = N - FIRST;  // 256 is the widest second factor
     int group = threadIdx.x / 128;
     bool leads = threadIdx.x % 32 == 0;
     float sum[N / 2];
@@ -323,12 +323,13 @@ DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe&
         u64 rows = ROWS_DESC | address_desc(tile + group * 64 * 128), of_x = ROWS_DESC | address_desc(tile + WEIGHT_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int at = 0; at < 4 * PANELS; ++at)
-#pragma unroll
-            for (int piece = 0; piece < PIECES; ++piece)
-                wgmma_scores(*(float(*)[WIDTH / 2])(sum + piece * (WIDTH / 2)),
-                             rows + at / 4 * (PANEL_BYTES >> 4) + at % 4 * 2,
-                             of_x + piece * (WIDTH * 128 >> 4) + at / 4 * (PANEL_BYTES >> 4) + at % 4 * 2, 1);
+        for (int at = 0; at < 4 * PANELS; ++at) {
+            u32 offset = at / 4 * (PANEL_BYTES >> 4) + at % 4 * 2;
+            wgmma_scores(*(float(*)[FIRST / 2])sum, rows + offset, of_x + offset, 1);
+            if constexpr (REST > 0)
+                wgmma_scores(*(float(*)[REST / 2])(sum + FIRST / 2), rows + offset,
+                             of_x + offset + (FIRST * 128 >> 4), 1);
+        }
         wgmma_commit();
         wgmma_wait<1>();
         if (leads && step > 0) barrier_arrive(shared_address(&pipe.b->empty[before]));
@@ -348,6 +349,7 @@ DEVICE void walk(const Work& work, const int* slots, const float* weights, Pipe&
 // Widths of the second factor, from SLOTS down. Several tiles of an expert have half of SLOTS each, or more; with less
 // than 64, the weight takes longer to come than to be multiplied.
 DEVICE constexpr int narrower(int width) { return width <= 64 ? 0 : width <= SLOTS / 2 ? 64 : width - 32; }
+static_assert(SLOTS <= 64 || SLOTS % 32 == 0, "widths are multiples of 32");
 
 template <int N, class... Rest> DEVICE void walk_some(const Work& work, Rest&&... rest) {
     if constexpr (narrower(N) > 0) {

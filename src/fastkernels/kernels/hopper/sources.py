@@ -26,7 +26,8 @@ def _tensor_cores(name: str, constants: dict[str, int]) -> list[str]:
         widths = [constants["TILE"], constants["TILE"] // 2]
         values = [_product("wgmma_values", constants["DIMS"], half, registers=True)]
     elif name == "grouped":
-        widths, values = sorted({w if w <= 256 else w // 2 for w in _widths(constants["SLOTS"])}), []
+        wholes = _widths(constants["SLOTS"])
+        widths, values = sorted({min(w, 256) for w in wholes} | {w - 256 for w in wholes if w > 256}), []
     else:
         return []
     return [_FENCES, *(_product("wgmma_scores", width, half, registers=False) for width in widths), *values]
