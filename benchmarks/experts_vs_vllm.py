@@ -147,7 +147,7 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
     given = (x, first, second, weights, ids)
     rows = ids.flatten().bincount(minlength=model.experts)
     each = 3 * model.hidden * model.inner
-    moved = int((rows > 0).sum()) * each * 2 + (2 * tokens + 4 * ids.numel()) * model.hidden
+    moved = 2 * (int((rows > 0).sum()) * each + 2 * tokens * model.hidden)
     least_us = max(moved / READ_TB_S / 1e6, 2 * ids.numel() * each / TFLOPS / 1e6)
     row: dict[str, Any] = {
         "case": f"{name} {tokens} {routing}", "experts": int((rows > 0).sum()), "most_rows": int(rows.max()),
