@@ -46,8 +46,8 @@ def each_side(
     together: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """What `program --side NAME flags` finds, by NAME. packages: folders that imports of a side look into
-    first. Beside `out` each side leaves a file until `write`; cut_off: nothing runs, those are read. together:
-    the sides run beside one another, and take turns themselves.
+    first. Beside `out` each side leaves a file until `write`; cut_off: nothing runs, those are read.
+    together: the sides run beside one another, and take turns themselves.
     """
     if cut_off:
         return _cut_off(flags, out)
