@@ -275,11 +275,13 @@ def test_bad_input_of_fk_report_is_named_with_the_next_step(kernel_report, tmp_p
     Path("empty.json").write_text("")
     Path("cut.json.gz").write_bytes(b"\x1f\x8b\x08\x00")
     Path("later.json").write_text(text.replace('"schema": 1', '"schema": 2'))
+    Path("other.json").write_text(text.replace('"kind": "kernels"', '"kind": "parity"'))
     Path("h200.json").write_text(text.replace(kernel_report.environment.device, "NVIDIA H200"))
     for words_of, told in (
         ("empty.json", "empty.json: empty: .* Name a report that `fk` wrote"),
         ("cut.json.gz", "not compressed by gzip, or cut off. Name a report"),
         ("later.json", "line 3: a report of schema 2; .* make it again"),
+        ("other.json", "not 'parity'. .* tables of docs/benchmarks.md"),
         ("none.json", "No such file or directory. Name a report"),
         ("--compare good.json h200.json", "two devices do not compare. .* --force"),
         ("good.json --html .", "name a file"),
@@ -304,7 +306,9 @@ def test_fk_report_writes_a_page_and_a_comment_or_shows_a_table(kernel_report, t
         assert "fk kernels" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         cli.main(["report", "a.json", "--html", "page.html", "--markdown", "-"])
-    assert capsys.readouterr().out.startswith("### fk kernels on")
+    said = capsys.readouterr()
+    assert said.out.startswith("### fk kernels on")
+    assert said.err == "page  page.html\n"
     assert Page(Path("page.html").read_text()).of("h1")
 
 
