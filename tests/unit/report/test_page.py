@@ -183,7 +183,7 @@ def test_a_page_of_models_has_a_bar_for_each_by_category_and_the_transfer(everyt
 def test_several_reports_stand_beside_each_other_by_kind_and_device(everything):
     titles = [section.title for section in everything["several"].sections if section.level == 2]
     assert [title.partition(" on ")[0] for title in titles] == [
-        "Leaderboard: fk eval", "Leaderboard: fk kernels", "k.json", "e.json", "x.json",
+        "Leaderboard: fk eval", "Leaderboard: fk kernels", "k", "e", "x",
     ]  # fmt: skip
     assert "Over different cases: these means stand beside each other" in words(everything["several"])
 
