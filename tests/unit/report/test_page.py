@@ -177,7 +177,7 @@ def test_a_page_of_models_has_a_bar_for_each_by_category_and_the_transfer(everyt
     assert text.count('class="mean"') == 1
     assert "L1/rms_norm 7 91 100.0 0.90" in told
     assert "fk eval --model other --size tiny --candidates" in told
-    assert "other tiny no Vision" in told
+    assert "Vision other tiny no" in told
 
 
 def test_several_reports_stand_beside_each_other_by_kind_and_device(everything):
