@@ -27,8 +27,8 @@ def with_profiles(report: KernelReport, sets: Mapping[str, CandidateSet], show: 
         if row.verdict != "PASSED" and row.timed and row.candidate in sets:
             folders = ":".join(shown(layer) for layer in sets[row.candidate].layers)
             notes.append(
-                f"--profile ncu: cases of {row.task} that did not pass are not profiled. Whatever the verdict: "
-                f"fk profile --target {row.task} --candidates {folders}"
+                f"--profile ncu: cases of {row.task} that did not pass are not profiled. Whatever "
+                f"the verdict: fk profile --target {row.task} --candidates {folders}"
             )
     for done, i in enumerate(mine):
         row = rows[i]
