@@ -79,11 +79,8 @@ def said_of(one: Sanitized) -> list[str]:
 
 def _counted(one: Sanitized) -> str:
     placed = sum(finding.count for finding in one.findings)
-    return (
-        f"{one.errors} errors"
-        + (f", {placed} of them" if placed != one.errors else "")
-        + " by kernel and line"
-    )
+    of_them = "" if placed == one.errors else f", {placed} of them"
+    return f"{one.errors} errors{of_them} by kernel and line"
 
 
 def _told(finding: Finding) -> str:
