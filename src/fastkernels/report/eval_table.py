@@ -14,6 +14,7 @@ from fastkernels.report.layout import (
     Column,
     fitting,
     foot,
+    grouped,
     heading,
     interval,
     left_out,
@@ -183,7 +184,7 @@ def families(found: MacroEval) -> list[list[str]]:
 
 def notes(report: EvalReport) -> list[str]:
     """Of all models."""
-    return [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
+    return grouped(f"{model.model}: {note}" for model in report.models for note in _notes(model))
 
 
 def _notes(model: ModelResult) -> Iterable[str]:
