@@ -166,8 +166,8 @@ def separation(levels: Sequence[str]) -> list[Text]:
 
 
 def grouped(notes: Iterable[str]) -> list[str]:
-    """Notes `place: what`: those of several places that say the same are one, with the first place and how many
-    more there are."""
+    """Notes `place: what`: those of several places that say the same are one, with the first place and the
+    number of others."""
     places: dict[str, list[str]] = {}
     for note in notes:
         place, colon, what = note.partition(": ")
