@@ -253,6 +253,8 @@ def test_proposed_commands_are_such_as_fk_takes(kernel_report, eval_report, tmp_
     assert lines["after kernels"].startswith("fk eval --model ")
     assert lines["after kernels"].endswith("mine'"), "the best of them goes on"
     assert commands.following(right.model_copy(update={"complete": False})) is None
+    fast = {"complete": False, "request": {**asked, "fail_fast": True}}
+    assert commands.following(kernels.model_copy(update=fast)) == commands.following(kernels)
     assert "--tp 2" in lines["on ranks"], "the same group of ranks"
     assert "--ep" not in lines["on ranks"], "one is the default"
     assert lines["after valid ones"] == "fk gate 'my folder/mine' --base origin/main"
