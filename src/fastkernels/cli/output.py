@@ -30,7 +30,7 @@ def heading(text: str) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], whole: str | None = None) -> None:
     """Rows under column names, without the columns that are empty; numbers to the right. `whole`: where the
-    text of cells is whole; with it each row has one line of a terminal, and what found no room an ellipsis."""
+    text of cells is whole; with it a row has one line of a terminal, and what found no room an ellipsis."""
     from fastkernels.report import layout  # not for `--help`
 
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
