@@ -13,12 +13,11 @@ from fastkernels.cli.output import emit_json, heading, json_option, table
 from fastkernels.errors import NotFoundError, UsageError
 from fastkernels.layout import install_line
 
-_WIDTH = 100  # of a line of facts
-_MANY = 40  # cases: whoever gets more is told how to get fewer
-
 if TYPE_CHECKING:
     from fastkernels.records import Case, Size, TensorSpec
     from fastkernels.registry.schema import Architecture, TaskEntry
+
+_MANY = 40  # cases: whoever gets more is told how to get fewer
 
 
 @click.command(
@@ -225,7 +224,9 @@ def _print_task(facts: dict[str, Any]) -> None:
 
 def _fact(label: str, value: str) -> None:
     """Folded between words: some facts are lists of dozens."""
-    lines = textwrap.wrap(value, _WIDTH - 15, break_long_words=False, break_on_hyphens=False)
+    from fastkernels.report.layout import ROOM  # not for `--help`
+
+    lines = textwrap.wrap(value, ROOM - 15, break_long_words=False, break_on_hyphens=False)
     click.echo(f"  {label:<12} " + f"\n{'':<15}".join(lines))
 
 
