@@ -165,6 +165,17 @@ def test_eval_tables(eval_report):
     assert "at cand/L1/rms_norm.py:17" in text
 
 
+def test_a_workload_whose_ratio_is_not_known_is_marked(eval_report):
+    llama, *others = eval_report.models
+    first, *rest = llama.workloads
+    wide = first.model_copy(update={"ratio_ci": (0.5 * first.ratio, 2 * first.ratio)})
+    models = (llama.model_copy(update={"workloads": (wide, *rest)}), *others)
+    text = table.text(eval_report.model_copy(update={"models": models}))
+    (marked,) = [found for found in text.splitlines() if found.endswith("unstable")]
+    assert first.name in marked
+    assert "unstable: known to more than 5 % only" in text
+
+
 def test_a_self_test_says_so(eval_report):
     assert "self-test" in table.text(eval_report.model_copy(update={"candidates": ()})).splitlines()[0]
 
