@@ -128,6 +128,7 @@ def _threads() -> Check:
 
 def _packages() -> Iterator[Check]:
     """The optional packages that kernels declare, each with its extra."""
+    from fastkernels.kernels.choice import installed
     from fastkernels.registry import source
 
     needed: dict[str, tuple[str, list[str]]] = {}
@@ -136,7 +137,7 @@ def _packages() -> Iterator[Check]:
             for package in implementation.requires:
                 needed.setdefault(package, (implementation.extra or package, []))[1].append(kernel)
     for package, (extra, kernels) in sorted(needed.items()):
-        works = importlib.util.find_spec(package) is not None
+        works = installed(package)
         yield Check(package, works, f"implements {', '.join(dict.fromkeys(kernels))}", install_line(extra))
     if importlib.util.find_spec("flashinfer") is not None:
         works = importlib.util.find_spec("flashinfer_jit_cache") is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import Any
 
 import torch
@@ -19,6 +20,20 @@ from fastkernels.layout import install_line
 IN_TRITON = ("triton", "gemv", "depthwise", "tf32x3")
 
 skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, reason) -> calls
+
+
+def installed(package: str) -> bool:
+    """Whether a package is here, or a module of one by its dotted name; nothing is imported for the answer.
+
+    A folder without code of its own is no package: flash-attn-4 is `flash_attn.cute` in such a folder, and
+    brings no `flash_attn`.
+    """
+    top, *inner = package.split(".")
+    spec, name = importlib.util.find_spec(top), top
+    for part in inner:
+        name = f"{name}.{part}"
+        spec = spec and PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is not None and spec.origin is not None
 
 
 @dataclass(frozen=True)
@@ -41,7 +56,7 @@ class Implementation:
     def missing(self) -> str | None:
         """The first required package that is not installed, with its install line."""
         for package in self.requires:
-            if importlib.util.find_spec(package) is None:
+            if not installed(package):
                 line = f": {install_line(self.extra)}" if self.extra else ""
                 return f"{package} is not installed{line}"
         return None
