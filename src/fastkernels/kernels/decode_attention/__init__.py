@@ -47,6 +47,9 @@ _decode_attention = Kernel(
         Implementation(
             "flash_attn_4", f"{PROVIDERS}.flash_attn_4", requires=("flash_attn.cute",), extra="flash-attn-4"
         ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
     work=_work,

@@ -58,6 +58,9 @@ _dense_attention = Kernel(
         Implementation(
             "flash_attn_4", f"{PROVIDERS}.flash_attn_4", requires=("flash_attn.cute",), extra="flash-attn-4"
         ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
     work=_work,
