@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,8 @@ def test_a_state_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("built", [True, False])
 def test_flashinfer_that_compiles_is_told_from_one_that_is_built(monkeypatch, built: bool) -> None:
     here = {"flashinfer", "flashinfer_jit_cache"} if built else {"flashinfer"}
-    monkeypatch.setattr(diagnosis.importlib.util, "find_spec", lambda name: name in here or None)
+    spec = ModuleSpec("found", None, origin="a file")
+    monkeypatch.setattr(diagnosis.importlib.util, "find_spec", lambda name: spec if name in here else None)
     (check,) = (check for check in diagnosis._packages() if check.name == "flashinfer kernels")
     assert check.works is built
     assert built or "flashinfer-jit-cache" in check.fix

@@ -45,7 +45,10 @@ _decode_attention = Kernel(
             extra="flash-attn-3",
         ),
         Implementation(
-            "flash_attn_4", f"{PROVIDERS}.flash_attn_4", requires=("flash_attn.cute",), extra="flash-attn-4"
+            "flash_attn_4",
+            f"{PROVIDERS}.flash_attn_4",
+            requires=("flash_attn.cute", "cutlass"),
+            extra="flash-attn-4",
         ),
         Implementation(
             "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
