@@ -26,14 +26,15 @@ def heading(text: str) -> None:
     click.secho(f"\n{text}", bold=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows under column names, without the columns that are empty; numbers to the right."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, fold: bool = False) -> None:
+    """Rows under column names, without the columns that are empty; numbers to the right. fold: cells go over
+    several lines in a pipe too, where a table is wider than its room."""
     from fastkernels.report import layout  # not for `--help`
 
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     right = [all(map(_is_number, column)) for column in zip(*cells)]
     heads = [layout.Column(name, "", is_right) for name, is_right in zip(columns, right)]
-    layout.show([layout.table(heads, cells)], sys.stdout)
+    layout.show([layout.table(heads, cells)], sys.stdout, layout.ROOM if fold else layout.PIPE_WIDTH)
 
 
 def _is_number(cell: str) -> bool:
