@@ -19,6 +19,7 @@ from tests import moe_cases as moe
 from tests import pointwise_cases as cases
 from tests import retrieval_cases as retrieval
 from tests.pointwise_cases import KernelCase, check
+from tests.provider_cases import untuned
 
 ROWS = [(5, 33), (3, 600)]
 CASES = [
@@ -50,22 +51,14 @@ class Number(float):
 
 @pytest.fixture(scope="module")
 def in_triton():
-    """Libraries in Triton serve a CPU; what the interpreter lacks is supplied: a choice among configurations
-    without a GPU to time them, a float's conversion, libdevice."""
+    """Libraries in Triton serve a CPU. What the interpreter lacks is supplied: a float's conversion,
+    libdevice, a choice among configurations without a GPU to time them."""
     if not interpreting():
         pytest.skip("runs in test_interpreted.py")
     import triton.language as tl
-    from triton.runtime.autotuner import Autotuner
 
-    with pytest.MonkeyPatch.context() as patch:
+    with untuned(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "IN_TRITON", (*choice.IN_TRITON, *IN_TRITON))
-        tuned = Autotuner.run
-
-        def run_first(self, *args, **options):
-            self.configs = self.configs[:1]
-            return tuned(self, *args, **options)
-
-        patch.setattr(Autotuner, "run", run_first)
         if find_spec("liger_kernel"):
             from liger_kernel.ops import fused_add_rms_norm, geglu, layer_norm, rms_norm, swiglu
 
