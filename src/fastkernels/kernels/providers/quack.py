@@ -64,11 +64,10 @@ def _not_multiplied(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None,
         return f"has {', '.join(names)}, not {act}"
     if x.is_cuda and torch.cuda.get_device_capability(x.device) < HOPPER:
         return "needs compute capability 9.0"
-    if kernel == "linear_glu" and bias is not None:
-        return "interleaves the two biases in a copy"
     if not x.numel():
         return "needs at least one row"
-    if weight.shape[0] * weight.element_size() % (2 * checks.VECTOR_BYTES):
+    outputs = weight.shape[0] // (2 if kernel == "linear_glu" else 1)
+    if outputs * weight.element_size() % checks.VECTOR_BYTES:
         return f"needs output rows of a multiple of {checks.VECTOR_BYTES} bytes"
     rows = x if x.ndim == 2 else x.contiguous()
     return checks.not_half(x, weight, *checks.given(bias)) or checks.not_aligned(rows, weight)
@@ -122,9 +121,11 @@ def linear_activation(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, na
     return _activated(x_TK, weight_NK, bias_N, activation=_ACTIVATIONS[name])
 
 
-def linear_glu(x_TD: Tensor, weight_2FD: Tensor, bias_2F: None, activation: str) -> Tensor:
-    """It reads gates and what they multiply from the two halves of the weight, and writes no product."""
-    return _activated(x_TD, weight_2FD, None, activation=_GATED[activation], concat_layout=("B",))
+def linear_glu(x_TD: Tensor, weight_2FD: Tensor, bias_2F: Tensor | None, activation: str) -> Tensor:
+    """It reads gates and what they multiply from the two halves of the weight; the halves of a bias it
+    interleaves in a copy, whose time counts."""
+    halves = ("B",) if bias_2F is None else ("B", "bias")
+    return _activated(x_TD, weight_2FD, bias_2F, activation=_GATED[activation], concat_layout=halves)
 
 
 def _activated(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, **options: Any) -> Tensor:
