@@ -5,6 +5,7 @@ SGLang, DeepGEMM, QuACK, Liger and flash-linear-attention; test_providers.py has
 
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -288,6 +289,32 @@ def test_deep_gemms_rows_begin_at_tiles(
     assert deep_gemm.unsupported("grouped_linear", x, weight, order, starts, weights) is None
     y_SN = deep_gemm.grouped_linear(x, weight, order, starts, weights)
     close(y_SN.double(), moe.grouped_answer(shape, x, weight, weights))
+
+
+def test_the_deep_gemm_inside_vllm(monkeypatch, tmp_path: Path) -> None:
+    """It is imported without vLLM, and its complaint about a missing toolkit is a reason to decline."""
+    package = tmp_path / "vllm" / "third_party" / "deep_gemm"
+    package.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").write_text("raise SystemExit('vLLM was imported')")
+    (package.parent / "__init__.py").touch()
+    (package / "utils.py").write_text("TILE = 64")
+    (package / "__init__.py").write_text("from .utils import TILE\nassert False, 'no toolkit'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DG_JIT_USE_NVRTC", "0")
+    name = "fastkernels.kernels.providers.deep_gemm"
+    implementation = registered["linear"].implementation("deep_gemm")
+    assert choice.installed(*implementation.requires)
+    for module in (name, "deep_gemm", "deep_gemm.utils"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert "needs a CUDA toolkit: set CUDA_HOME (AssertionError('no toolkit'))" in implementation.limits(
+        "linear"
+    )(None, None)
+    assert "deep_gemm" not in sys.modules
+    (package / "__init__.py").write_text("from .utils import TILE\n")
+    __import__(name)
+    assert sys.modules[name].library.TILE == 64
+    for module in (name, "deep_gemm", "deep_gemm.utils"):
+        sys.modules.pop(module, None)
 
 
 def test_deep_gemms_linear(deep_gemm: ModuleType) -> None:

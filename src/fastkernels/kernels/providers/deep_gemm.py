@@ -1,15 +1,19 @@
 """DeepGEMM's matrix products of bfloat16 on Hopper: linear, grouped_linear.
 
 The package of its own, else the copy inside vLLM, which is imported without vLLM. It compiles a kernel at the
-first call of each shape of a weight, with the CUDA toolkit at CUDA_HOME: by nvcc, or by NVRTC where its
-variable DG_JIT_USE_NVRTC is 1.
+first call of each shape of a weight, with the CUDA toolkit at CUDA_HOME: by nvcc, or by NVRTC (its variable
+DG_JIT_USE_NVRTC), which is chosen here where the toolkit has no nvcc.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import shutil
 import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,27 +22,35 @@ from torch import Tensor
 from fastkernels.kernels import checks
 
 HOPPER = (9, 0)
-_NAME = "deep_gemm"
 
 
 def _library() -> Any:
-    if importlib.util.find_spec(_NAME) is None:
-        vllm = importlib.util.find_spec("vllm")
-        folders = (vllm and vllm.submodule_search_locations) or []
-        init = Path(folders[0] if folders else "vllm", "third_party", _NAME, "__init__.py")
-        spec = importlib.util.spec_from_file_location(
-            _NAME, init, submodule_search_locations=[str(init.parent)]
-        )
-        if spec is None or spec.loader is None or not init.is_file():
-            raise ImportError("neither deep_gemm nor a vLLM that has it is installed")
-        module = sys.modules[_NAME] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[_NAME]
-            raise
-        return module
-    return importlib.import_module(_NAME)
+    home = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
+    if not (shutil.which("nvcc") or (home / "bin" / "nvcc").is_file()):
+        os.environ.setdefault("DG_JIT_USE_NVRTC", "1")
+    try:
+        if find_spec("deep_gemm") is None:
+            return _of_vllm()
+        import deep_gemm  # pyright: ignore[reportMissingImports]
+    except (AssertionError, RuntimeError) as error:
+        raise ImportError(f"DeepGEMM needs a CUDA toolkit: set CUDA_HOME ({error!r})") from error
+    return deep_gemm
+
+
+def _of_vllm() -> ModuleType:
+    """As a package of its own: all its imports are relative."""
+    vllm = find_spec("vllm")
+    folders = (vllm and vllm.submodule_search_locations) or []
+    spec = PathFinder.find_spec("deep_gemm", [str(Path(folder, "third_party")) for folder in folders])
+    if spec is None or spec.loader is None:
+        raise ImportError("this vLLM has no DeepGEMM")
+    module = sys.modules["deep_gemm"] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["deep_gemm"]
+        raise
+    return module
 
 
 library = _library()
