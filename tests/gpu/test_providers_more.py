@@ -145,6 +145,22 @@ def test_sgl_moe_sum(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 8, 2), (33, 128, 8), (257, 60, 4), (0, 8, 2)], ids=str)
+def test_sgl_routing(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Of logits that are apart, and near enough to each other for their probabilities in float32."""
+    tokens, experts, top_k = shape
+    places = [torch.randperm(experts, generator=torch.Generator().manual_seed(n)) for n in range(tokens)]
+    logits = (torch.stack(places) / 8 if places else torch.empty(0, experts)).to("cuda", dtype)
+    for renormalize in (False, True):
+        args = (logits, top_k, renormalize, 1.0, None)
+        or_skip("topk_softmax", "sgl_kernel", args)
+        weights, ids = run("topk_softmax", args, "sgl_kernel")
+        wanted, of = run("topk_softmax", (logits.double(), *args[1:]), "reference")
+        assert torch.equal(ids, of)
+        torch.testing.assert_close(weights.double(), wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
 @pytest.mark.parametrize("lens", [(37, 1, 2, 130), (1,) * 9], ids=str)
 def test_flas_convolutions_keep_their_inputs(lens: tuple[int, ...], dtype: torch.dtype) -> None:
     """States hold what tokens of this dtype were; some requests are shorter than the kernel."""

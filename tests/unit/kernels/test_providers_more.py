@@ -165,6 +165,11 @@ def sgl_operators():
 
         return write
 
+    def route(weights, ids, logits, renormalize, cap, bias):
+        assert (cap, bias) == (0.0, None)
+        for written, x in zip((weights, ids), kernels.topk_softmax(logits, 2, renormalize, impl="reference")):
+            written.copy_(x)
+
     def add_up(x, out, factor):
         out.copy_(x.float().sum(1) * factor)
 
@@ -185,6 +190,11 @@ def sgl_operators():
         rotate,
     )
     define(
+        "topk_softmax(Tensor! topk_weights, Tensor! topk_indices, Tensor gating_output, bool renormalize, "
+        "float moe_softcapping, Tensor? correction_bias) -> ()",
+        route,
+    )
+    define(
         "moe_sum_reduce(Tensor input, Tensor output, float routed_scaling_factor) -> ()",
         add_up,
     )
@@ -200,6 +210,7 @@ def test_what_sglangs_operators_are_told(fake, sgl_operators, monkeypatch) -> No
     agrees(sgl, "rms_norm", x.view(2, 3, 2, 16), weight, 1e-6, True)
     agrees(sgl, "glu", x, "gelu")
     agrees(sgl, "moe_sum", x.view(3, 2, 32))
+    agrees(sgl, "topk_softmax", x, 2, True, 1.0, None)
     q, k = torch.randn(5, 4, 8), torch.randn(5, 2, 8)
     before = q.clone()
     agrees(sgl, "rope", torch.arange(5), q, k, torch.randn(9, 6))
@@ -211,6 +222,8 @@ def test_what_sglangs_operators_are_told(fake, sgl_operators, monkeypatch) -> No
         ("glu", (x, "relu2"), "not relu2"),
         ("glu", (x[:, :24].contiguous(), "silu"), "halves of a multiple of 16 bytes"),
         ("moe_sum", (x[:, :24].view(3, 2, 24),), "adds blocks of 16 features"),
+        ("topk_softmax", (x, 2, True, 0.5), "scales neither logits nor experts"),
+        ("topk_softmax", (x, 2, True, 1.0, weight), "scales neither logits nor experts"),
         ("rope", (torch.arange(5), q.half(), k.half(), torch.randn(9, 6)), "serves float32 alone"),
         ("rope", (torch.arange(5).int(), q, k, torch.randn(9, 6)), "positions of 64 bits"),
     ]:

@@ -87,7 +87,7 @@ def _not_divided(keep: Tensor | None, eps: float) -> str | None:
     if keep is not None:
         return "keeps every row"
     if eps > _SMALLEST_LENGTH:
-        return f"adds eps^2 under the root, which an eps of up to {_SMALLEST_LENGTH:g} hides"
+        return f"adds eps^2 under the root: serves an eps of up to {_SMALLEST_LENGTH:g}"
     return None
 
 

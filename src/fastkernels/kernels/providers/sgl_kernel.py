@@ -1,11 +1,11 @@
-"""SGLang's CUDA operators on rows: rms_norm, glu, rope, moe_sum. Its attention: sgl_attention.py.
+"""SGLang's CUDA operators on rows: rms_norm, glu, rope, topk_softmax, moe_sum. sgl_attention.py has the rest.
 
-They are called as operators: its functions hand norms to FlashInfer where that is installed.
+They are called as operators: its functions hand norms to FlashInfer where that is installed. topk_softmax
+chooses by probability: of experts whose probability is zero in float32 it may take another than the
+likeliest, and of a row with NaN the same one twice.
 
-Not here: fused_add_rmsnorm normalises the sum before it is rounded. topk_softmax chooses by probability,
-which float32 rounds to zero for improbable experts, and repeats an expert where a logit is NaN.
-moe_align_block_size leaves the order of an expert's tokens to chance. moe_sum adds up in 16 bits;
-moe_sum_reduce stands for it.
+Not here: fused_add_rmsnorm normalises the sum before it is rounded. moe_align_block_size leaves the order of
+an expert's tokens to chance. moe_sum adds up in 16 bits; moe_sum_reduce stands for it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,23 @@ def _not_added(x_TKD: Tensor) -> str | None:
     return checks.not_float32_compute(x_TKD) or checks.not_aligned(x_TKD)
 
 
-_LIMITS = {"rms_norm": _not_normalised, "glu": _not_gated, "rope": _not_rotated, "moe_sum": _not_added}
+def _not_routed(
+    logits_TE: Tensor, top_k: int, renormalize: bool, logit_scale: float = 1.0, expert_scale_E: Any = None
+) -> str | None:
+    if logit_scale != 1 or expert_scale_E is not None:
+        return "scales neither logits nor experts"
+    if not logits_TE.is_contiguous():
+        return "needs a contiguous tensor"
+    return checks.not_float32_compute(logits_TE) or checks.not_aligned(logits_TE)
+
+
+_LIMITS = {
+    "rms_norm": _not_normalised,
+    "glu": _not_gated,
+    "rope": _not_rotated,
+    "topk_softmax": _not_routed,
+    "moe_sum": _not_added,
+}
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, plus_one: bool = False) -> Tensor:
@@ -85,6 +101,17 @@ def rope(positions_T: Tensor, q_THK: Tensor, k_TJK: Tensor, cos_sin_PR: Tensor) 
         rotate = torch.ops.sgl_kernel.rotary_embedding.default
         rotate(positions_T, q_THK, k_TJK, q_THK.shape[-1], cos_sin_PR, True)
     return q_THK, k_TJK
+
+
+def topk_softmax(
+    logits_TE: Tensor, top_k: int, renormalize: bool, logit_scale: float = 1.0, expert_scale_E: None = None
+) -> tuple[Tensor, Tensor]:
+    weights_TK = logits_TE.new_empty((len(logits_TE), top_k), dtype=torch.float32)
+    ids_TK = weights_TK.new_empty(weights_TK.shape, dtype=torch.int32)
+    if len(logits_TE):
+        route = torch.ops.sgl_kernel.topk_softmax.default
+        route(weights_TK, ids_TK, logits_TE, renormalize, 0.0, None)  # no cap on logits, no bias
+    return weights_TK, ids_TK
 
 
 def moe_sum(x_TKD: Tensor) -> Tensor:
