@@ -106,7 +106,7 @@ def test_quacks_epilogues(name: str, has_bias: bool) -> None:
     "shape",
     [
         moe.Shape(1, 8, 2, 64, 128),
-        moe.Shape(5, 4, 2, 72, 264, experts_used=2),
+        moe.Shape(5, 4, 2, 72, 320, experts_used=2),
         moe.Shape(97, 8, 2, 512, 256),
         moe.Shape(300, 3, 1, 128, 64, experts_used=1),
         moe.Shape(0, 4, 2, 64, 64),
@@ -123,6 +123,9 @@ def test_deep_gemms_experts(shape: moe.Shape, is_shared: bool, is_weighted: bool
     assert worst_row_error(y, answer) <= 2 * torch.finfo(BF16).eps
     if not len(order):
         return
+    (y,) = run("grouped_linear_glu", (x, weight, order, starts, "silu"), "deep_gemm")
+    wide = (x.double(), weight.double(), order, starts, "silu")
+    assert worst_row_error(y, run("grouped_linear_glu", wide, "reference")[0]) <= 4 * torch.finfo(BF16).eps
     out = []
     graph = captured(lambda: out.append(run("grouped_linear", args, "deep_gemm")))
     last = torch.full_like(starts, len(order))

@@ -4,6 +4,7 @@ SGLang, DeepGEMM, QuACK, Liger and flash-linear-attention; test_providers.py has
 """
 
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -293,15 +294,20 @@ def deep_gemm(fake, monkeypatch) -> ModuleType:
 def test_deep_gemms_rows_begin_at_tiles(
     shape: moe.Shape, is_shared: bool, is_weighted: bool, deep_gemm: ModuleType
 ) -> None:
-    x, weight, order, starts, weights = moe.grouped_arguments(shape, torch.bfloat16, is_shared, is_weighted)
+    shape = replace(shape, inputs=64)
+    args = moe.grouped_arguments(shape, torch.bfloat16, is_shared, is_weighted)
+    x, weight, order, starts, weights = args
     if shape.outputs % 8:
-        assert "output rows of a multiple of 16 bytes" in deep_gemm.unsupported(
-            "grouped_linear", x, weight, order, starts, weights
-        )
+        reason = deep_gemm.unsupported("grouped_linear", *args)
+        assert reason == "needs output rows of a multiple of 16 bytes"
         return
-    assert deep_gemm.unsupported("grouped_linear", x, weight, order, starts, weights) is None
-    y_SN = deep_gemm.grouped_linear(x, weight, order, starts, weights)
+    assert deep_gemm.unsupported("grouped_linear", *args) is None
+    y_SN = deep_gemm.grouped_linear(*args)
     close(y_SN.double(), moe.grouped_answer(shape, x, weight, weights))
+    if is_shared:
+        agrees(deep_gemm, "grouped_linear_glu", x, weight, order, starts, "silu")
+    narrow = x[:, :40].contiguous(), weight[..., :40].contiguous()
+    assert deep_gemm.unsupported("grouped_linear", *narrow, *args[2:]) == "needs a multiple of 64 inputs"
 
 
 def test_the_deep_gemm_inside_vllm(monkeypatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""DeepGEMM's matrix products of bfloat16 on Hopper: linear, grouped_linear.
+"""DeepGEMM's matrix products of bfloat16 on Hopper: linear, grouped_linear, grouped_linear_glu.
 
 The package of its own, else the copy inside vLLM, which is imported without vLLM. It compiles a kernel at the
 first call of each shape of a weight, with the CUDA toolkit at CUDA_HOME: by nvcc, or by NVRTC (its variable
@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from fastkernels.kernels import checks
+from fastkernels.kernels.glu import glu
 
 HOPPER = (9, 0)
+BLOCK = 64  # inputs, of which an expert's product takes whole blocks
 
 
 def _library() -> Any:
@@ -65,6 +67,8 @@ def unsupported(kernel: str, x: Tensor, weight: Tensor, *rest: Any) -> str | Non
         return "needs compute capability 9.0"
     if weight.shape[-2] * weight.element_size() % checks.VECTOR_BYTES:
         return f"needs output rows of a multiple of {checks.VECTOR_BYTES} bytes"
+    if kernel != "linear" and weight.shape[-1] % BLOCK:
+        return f"needs a multiple of {BLOCK} inputs"
     if not weight.is_contiguous():
         return "needs a contiguous weight"
     return checks.not_alike(x, weight) or checks.not_rows(x) or checks.not_aligned(x, weight)
@@ -115,3 +119,10 @@ def grouped_linear(
     if slot_weights_S is not None:
         product_SN = (product_SN * slot_weights_S.index_select(0, order_S)[:, None]).to(x_RK.dtype)
     return y_SN.index_copy_(0, order_S, product_SN)
+
+
+def grouped_linear_glu(
+    x_RK: Tensor, weight_E2FK: Tensor, order_S: Tensor, starts_E1: Tensor, activation: Any
+) -> Tensor:
+    """Two kernels: the gated linear unit is the choice for this device."""
+    return glu(grouped_linear(x_RK, weight_E2FK, order_S, starts_E1, None), activation)
