@@ -112,6 +112,30 @@ def test_triton_convolutions_keep_their_inputs(lens: tuple[int, ...], dtype: tor
     assert registered["causal_conv1d"].why_not("fla", case.arguments(False, case.state.double()))
 
 
+def test_triton_kernels_that_are_not_used_lose_what_docs_libraries_says(in_triton) -> None:
+    """Where this fails, a library has mended its kernel, which can be used then."""
+    pytest.importorskip("fla")
+    from fla.modules.activations import logsigmoid
+
+    (near_zero,) = (c for c in cases.activation_cases([]) if c.name == "log_sigmoid-close-to-zero")
+    x, name, divisor = near_zero.make(torch.float32)
+    (exact,) = near_zero.answer(x, name, divisor)
+    assert cases.worst_row_error(logsigmoid(x, divisor), exact) > 1e-5
+
+    pytest.importorskip("liger_kernel")
+    import triton.language as tl
+    from liger_kernel.ops import group_norm
+
+    (large_mean,) = (c for c in diffusion.group_norm_cases([]) if c.name == "large-mean")
+    x, weight, bias, groups, eps, _ = given = large_mean.make(torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_norm, "rsqrt", lambda x: tl.rsqrt(x))
+        first = x.permute(0, 3, 1, 2).contiguous()
+        y, *_ = group_norm.group_norm_forward(first, x.shape[-1], groups, weight, bias, Number(eps))
+    (exact,) = large_mean.answer(*given)
+    assert cases.worst_row_error(y.permute(0, 2, 3, 1), exact) > 1e-5
+
+
 # Compiled libraries: fakes with the interfaces of theirs, that compute with PyTorch. ----------------------
 
 
