@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fastkernels.cli.output import emit_json, heading, json_option, table
+from fastkernels.cli.output import emit_json, folded, heading, json_option, table
 
 
 @click.command(epilog="Examples: fk doctor · fk doctor --json - | jq '.checks[] | select(.works | not)'")
@@ -32,22 +32,17 @@ def command(json_path: str | None) -> None:
         return
     click.secho("Machine", bold=True)
     versions = machine.pop("libraries")
-    table(
-        ("fact", "value"),
-        [(name, value) for name, value in (machine | versions).items() if value not in (None, [])],
-        fold=True,
-    )
+    facts = [(name, value) for name, value in (machine | versions).items() if value not in (None, [])]
+    folded(("fact", "value"), facts)
     heading("What works here")
-    table(
+    folded(
         ("works", "what", "detail"),
         [("yes" if c["works"] else "no", c["name"], _with_fix(c["detail"], c["fix"])) for c in found],
-        fold=True,
     )
     heading("Libraries of production kernels, and the kernels that they implement or would")
-    table(
+    folded(
         ("library", "installed", "kernels"),
         [(p["name"], p["version"] or "no", _with_fix(", ".join(p["kernels"]), p["fix"])) for p in production],
-        fold=True,
     )
     heading("Settings (flag > FK_* variable > [tool.fastkernels] in pyproject.toml > registry > default)")
     table(("setting", "value", "from"), [(s["name"], s["value"], s["origin"]) for s in settings])

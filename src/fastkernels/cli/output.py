@@ -26,16 +26,23 @@ def heading(text: str) -> None:
     click.secho(f"\n{text}", bold=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, fold: bool = False) -> None:
-    """Rows under column names, without the columns that are empty; numbers to the right. fold: cells go over
-    several lines in a pipe too, where a table is wider than its room."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows under column names, without the columns that are empty; numbers to the right."""
     from fastkernels.report import layout  # not for `--help`
 
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     right = [all(map(_is_number, column)) for column in zip(*cells)]
     heads = [layout.Column(name, "", is_right) for name, is_right in zip(columns, right)]
-    layout.show([layout.table(heads, cells)], sys.stdout, layout.ROOM if fold else layout.PIPE_WIDTH)
+    layout.show([layout.table(heads, cells)], sys.stdout)
 
 
 def _is_number(cell: str) -> bool:
     return cell.replace(",", "").replace(".", "", 1).isdigit()
+
+
+def folded(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table of texts, which go over several lines where they are longer than their room, in a pipe too."""
+    from fastkernels.report import layout  # not for `--help`
+
+    heads = [layout.Column(name, "", right=False) for name in columns]
+    layout.show([layout.table(heads, [[str(cell) for cell in row] for row in rows])], sys.stdout, fold=True)

@@ -29,7 +29,7 @@ INTERRUPTED = "INTERRUPTED: what was finished until then"
 FAILED_FAST = "STOPPED at the first failure (--fail-fast): later trials were not made"
 ROOM = 100  # characters that tables of results keep to, where the names in them allow it
 _GAP = 2  # between columns
-PIPE_WIDTH = 10_000  # wider than any table: what is piped is meant to be searched
+_PIPE_WIDTH = 10_000  # wider than any table: what is piped is meant to be searched
 
 
 @dataclass(frozen=True)
@@ -173,16 +173,16 @@ def indented(*parts: RenderableType) -> RenderableType:
     return Padding(Group(*parts), (0, 0, 0, 2))
 
 
-def show(parts: Sequence[RenderableType], stream: TextIO, width: int = PIPE_WIDTH) -> None:
-    """Print to `stream`, with colours and folding on a terminal; `width` is a pipe's."""
+def show(parts: Sequence[RenderableType], stream: TextIO, *, fold: bool = False) -> None:
+    """Print to `stream`, with colours and folding on a terminal; fold: folded elsewhere, too."""
     if stream.isatty():
         Console(file=stream).print(*parts, sep="\n")
     else:
-        stream.write(plain(parts, width))
+        stream.write(plain(parts, ROOM if fold else _PIPE_WIDTH))
     stream.flush()
 
 
-def plain(parts: Sequence[RenderableType], width: int = PIPE_WIDTH) -> str:
+def plain(parts: Sequence[RenderableType], width: int = _PIPE_WIDTH) -> str:
     """Text without colours and trailing blanks."""
     buffer = StringIO()
     console = Console(file=buffer, width=width, color_system=None, force_terminal=False, legacy_windows=False)

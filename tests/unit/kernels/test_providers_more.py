@@ -22,6 +22,7 @@ from tests import pointwise_cases as cases
 from tests import retrieval_cases as retrieval
 from tests.pointwise_cases import KernelCase, check
 from tests.provider_cases import untuned
+from tests.unit.kernels.implementations import TRITON_DTYPE
 
 ROWS = [(5, 33), (3, 600)]
 CASES = [
@@ -82,7 +83,7 @@ def in_triton():
         yield
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, TRITON_DTYPE], ids=str)
 @pytest.mark.parametrize(("case", "impl"), SERVED, ids=str)
 def test_triton_libraries_against_the_formula(
     case: KernelCase, impl: str, dtype: torch.dtype, in_triton
@@ -93,7 +94,7 @@ def test_triton_libraries_against_the_formula(
     check(case, dtype, impl)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, TRITON_DTYPE], ids=str)
 @pytest.mark.parametrize("lens", [(5, 1, 70), (1, 1)], ids=str)
 def test_triton_convolutions_keep_their_inputs(lens: tuple[int, ...], dtype: torch.dtype, in_triton) -> None:
     """States hold what tokens of this dtype were; some requests are shorter than the kernel."""
