@@ -11,9 +11,11 @@ from fastkernels.kernels import registered
 
 PROVIDERS = ("vllm", "flash_attn_3", "flash_attn_4", "sgl_kernel")  # of attention, by FlashAttention
 
+LIBRARIES = ("sgl_kernel", "deep_gemm", "quack", "liger", "fla")  # of row-wise kernels and products
+
 
 def others(kernel: str) -> list[str]:
-    return [name for name in registered[kernel].names if name not in PROVIDERS]
+    return [name for name in registered[kernel].names if name not in (*PROVIDERS, *LIBRARIES)]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests import pointwise_cases as rows_of
 from tests import retrieval_cases as retrieval
 from tests.gpu.test_attention_kernels import captured, or_skip
 from tests.pointwise_cases import KernelCase, check, randn, run, to_device, worst_row_error
-from tests.provider_cases import untuned
+from tests.provider_cases import LIBRARIES, untuned
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -27,7 +27,6 @@ if not torch.cuda.is_available():
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 BF16 = torch.bfloat16
-LIBRARIES = ("sgl_kernel", "deep_gemm", "quack", "liger", "fla")
 # A width costs a compilation: few of them.
 ROWS = [(1, 4096), (33, 4096), (7, 131), (0, 4096)]
 CASES = [
