@@ -66,15 +66,16 @@ class Implementation:
 
     def function(self, kernel: str) -> Callable[..., Any] | None:
         """What computes the kernel; None in a library that declines every call of it."""
-        return self.source if callable(self.source) else getattr(self._module(), kernel, None)
+        return self.source if callable(self.source) else getattr(self._module, kernel, None)
 
     def limits(self, kernel: str) -> Callable[..., str | None] | None:
         """Says why these arguments cannot be served, or None; no function where all can be."""
         if callable(self.source):
             return self.unsupported
-        check = getattr(self._module(), "unsupported", None)
+        check = getattr(self._module, "unsupported", None)
         return partial(check, kernel) if check else None
 
+    @cached_property
     def _module(self) -> Any:
         """That of `source`; where a library that it requires cannot be imported (it was built for another
         PyTorch), one that declines every call."""
