@@ -57,15 +57,6 @@ def build(load: Load) -> dict[str, list[Case]]:
     return builder.cases
 
 
-def render(cases: list[Case]) -> str:
-    """The JSONL text of a task's cases."""
-    lines = [
-        json.dumps(case.model_dump(mode="json", exclude_defaults=True), separators=(",", ":"))
-        for case in cases
-    ]
-    return "\n".join(lines) + "\n"
-
-
 _Found = dict[str, tuple[TaskEntry, Case]]  # by the key of equal calls
 
 
