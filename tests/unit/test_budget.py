@@ -69,7 +69,16 @@ def test_the_whole_is_the_whole() -> None:
 
 @pytest.mark.parametrize("place", budget.SAMPLED)
 def test_what_is_sampled_is_there(place: str) -> None:
-    assert (Path(__file__).parents[2] / place).exists()
+    file, _, function = place.partition("::")
+    path = Path(__file__).parents[2] / file
+    assert path.exists()
+    assert not function or f"def {function}(" in path.read_text()
+
+
+def test_a_function_may_be_sampled_less_than_its_file() -> None:
+    function = next(place for place in budget.SAMPLED if "::" in place)
+    rare, others = ([item(f"{begins}[{n}]") for n in range(400)] for begins in (function, f"{CASES}x"))
+    assert 1 < len(sampled(rare)[0]) < len(sampled(others)[0]) / 2
 
 
 def test_seconds_are_summed_by_file(tmp_path: Path) -> None:
