@@ -49,6 +49,14 @@ def test_a_case_of_each_variant_is_kept_and_nothing_is_lost() -> None:
     assert sampled(items)[0] == kept
 
 
+def test_a_walk_over_cases_meets_each_variant() -> None:
+    configs = [SimpleNamespace(getoption={"--whole": whole}.__getitem__) for whole in (False, True)]
+    few, every = (budget.some(TINY, config) for config in configs)
+    assert every == TINY
+    assert {(case.task, case.variant) for case in few} == {(case.task, case.variant) for case in TINY}
+    assert len(few) < len(TINY) / 2
+
+
 def test_the_first_of_each_test_is_kept() -> None:
     items = [item(f"tests/unit/kernels/test_glu.py::test_{name}[{n}]") for name in "ab" for n in range(40)]
     kept, *_ = sampled(items)

@@ -15,6 +15,7 @@ from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec, View
 from fastkernels.registry.build import build
 from fastkernels.registry.case_files import read_cases, render
+from tests.budget import some
 
 BASELINE = Overlay.over_baseline()
 
@@ -56,9 +57,9 @@ def test_every_tiny_case_can_be_built_and_called(case: Case) -> None:
 FULL = [case for entry in registry.tasks() for case in registry.cases(entry, size="full")]
 
 
-def test_every_full_case_can_be_built_and_called_on_the_meta_device() -> None:
+def test_every_full_case_can_be_built_and_called_on_the_meta_device(pytestconfig: pytest.Config) -> None:
     """Shapes fit together; block tables, which are drawn for real, are checked for the smaller batches."""
-    for case in FULL:
+    for case in some(FULL, pytestconfig):
         module = build_module(BASELINE, case, "meta")
         specs = trial_specs(case, module)
         tensors = {
