@@ -86,14 +86,8 @@ class Walk:
         module, storages = call.module, dict[int, int]()
         if id(module) not in self._kinds:
             dtypes = tuple(value.dtype for value in module.parameters())
-            kind = (
-                type(module),
-                repr(call.init),
-                dtypes,
-                len(cache_owners(module)),
-                len(list(routers(module))),
-            )
-            self._kinds[id(module)] = kind
+            parts = len(cache_owners(module)), len(routers(module))
+            self._kinds[id(module)] = type(module), repr(call.init), dtypes, *parts
         arguments = tuple((name, _looks(value, storages)) for name, value in call.arguments.items())
         return self._kinds[id(module)], arguments
 
