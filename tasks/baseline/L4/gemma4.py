@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.rope_config import rope_parameters_of
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.embedding import ScaledEmbedding
 from ..L1.rms_norm import RMSNorm

@@ -35,7 +35,7 @@ from fastkernels.nn.paced_frames import PacedFrames
 from fastkernels.nn.patch_windows import WindowedPatches, count_windows, window_order
 from fastkernels.nn.program import Stage
 from fastkernels.nn.recordings import HOP, SAMPLING_RATE, WINDOW, Chunks, Recordings, laid_out, longest
-from fastkernels.nn.weights import ZEROS, WeightMap
+from fastkernels.nn.weight_map import ZEROS, WeightMap
 
 from ..L1.axial_rope import AxialRopeTable
 from ..L1.log_mel import LogMel

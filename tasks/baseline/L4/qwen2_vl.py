@@ -27,7 +27,7 @@ from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.media import Medium
 from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds, patch_places
 from fastkernels.nn.program import Place, Stage
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.axial_rope import AxialRopeTable
 from ..L1.rms_norm import RMSNorm

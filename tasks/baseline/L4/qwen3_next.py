@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fastkernels.nn.attention_config import head_arguments
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import Source, WeightMap
+from fastkernels.nn.weight_map import Source, WeightMap
 
 from ..L1.rms_norm import GemmaRMSNorm
 from ..L1.sampling import Sampler

@@ -32,7 +32,7 @@ from fastkernels.nn.media import Medium
 from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds, patch_places
 from fastkernels.nn.program import Place, Stage
 from fastkernels.nn.timed_frames import TimedFrames
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.axial_rope import AxialRopeTable
 from ..L1.rms_norm import RMSNorm

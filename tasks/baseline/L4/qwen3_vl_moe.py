@@ -20,7 +20,7 @@ from torch import nn
 
 from fastkernels.nn.block_scales import BlockScales
 from fastkernels.nn.config import ConfigReader
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L3.moe_decoder_layer import MoEDecoderLayer
 from .qwen3_vl import Qwen3VLForConditionalGeneration, attention_of, weight_map
