@@ -1,4 +1,4 @@
-"""The case of one call of a task: its inputs with their draws and views, the rows that it sees, and its name."""
+"""The case of one call of a task: its inputs with their draws and views, its rows, and its name."""
 
 from __future__ import annotations
 
