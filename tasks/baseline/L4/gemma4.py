@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
+from fastkernels.nn.experts_config import expert_arguments
 from fastkernels.nn.rope_config import rope_parameters_of
 from fastkernels.nn.weight_map import WeightMap
 
@@ -92,16 +93,12 @@ def layer_arguments(config: ConfigReader) -> list[dict[str, Any]]:
     config.refuse(["use_bidirectional_attention"], neutral=(None, "vision"))  # texts are causal either way
     if not config.flag("enable_moe_block"):
         raise config.error("enable_moe_block", "a model without experts is not supported")
-    num_experts, top_k = config.integer("num_experts"), config.integer("top_k_experts")
-    if top_k > num_experts:
-        raise config.error("top_k_experts", f"{top_k} of {num_experts} experts cannot be chosen")
     every = {
         "hidden_size": config.integer("hidden_size"),
         "intermediate_size": config.integer("intermediate_size"),
         "num_heads": config.integer("num_attention_heads"),
         "max_position": config.integer("max_position_embeddings"),
-        "num_experts": num_experts,
-        "top_k": top_k,
+        **expert_arguments(config, chosen="top_k_experts"),
         "moe_intermediate_size": config.integer("moe_intermediate_size"),
         "rms_norm_eps": config.number("rms_norm_eps"),
     }

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.weight_map import WeightMap
 
@@ -136,31 +137,7 @@ def layer_kinds(config: ConfigReader, num_layers: int) -> list[str]:
 
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:
-    """Names of a Hugging Face checkpoint; query, key and value fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
-    gate_rows = up_rows = layer["intermediate_size"]
-    names = {
-        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
-        "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
-        "model.layers.*.self_attn.q_norm.weight": "layers.*.self_attn.q_norm.weight",
-        "model.layers.*.self_attn.k_norm.weight": "layers.*.self_attn.k_norm.weight",
-        "model.layers.*.self_attn.o_proj.*": "layers.*.self_attn.o_proj.linear.*",
-        "model.layers.*.post_attention_layernorm.weight": "layers.*.post_attention_layernorm.weight",
-        "model.layers.*.mlp.down_proj.*": "layers.*.mlp.down_proj.linear.*",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "lm_head.linear.weight",
-    }
-    packed = {
-        "layers.*.self_attn.qkv_proj.linear.*": {
-            "model.layers.*.self_attn.q_proj.*": q_rows,
-            "model.layers.*.self_attn.k_proj.*": kv_rows,
-            "model.layers.*.self_attn.v_proj.*": kv_rows,
-        },
-        "layers.*.mlp.gate_up_proj.linear.*": {
-            "model.layers.*.mlp.gate_proj.*": gate_rows,
-            "model.layers.*.mlp.up_proj.*": up_rows,
-        },
-    }
-    # Old files carry rotary frequencies.
+    """Names of a Hugging Face checkpoint. Old files carry rotary frequencies."""
+    mlp = gated_mlp_weights(layer["intermediate_size"])
     ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
-    return WeightMap(names, packed, ignored, repeated={"lm_head.weight": "model.embed_tokens.weight"})
+    return decoder_weights(layer) | mlp | WeightMap(ignored=ignored)

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader, text_config
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.media import Medium
 from fastkernels.nn.merged_patches import Patching, Pictures, bounds, patch_places
@@ -52,7 +53,6 @@ from .qwen2_vl import (
     MEAN,
     VISION_THETA,
     Qwen2VLForConditionalGeneration,
-    decoder_map,
     layer_arguments,
 )
 
@@ -315,4 +315,5 @@ def weight_map(layer: dict[str, Any], model: Qwen2_5OmniThinkerForConditionalGen
     begins = ("visual.", "audio_tower.", "model.", "lm_head.")
     ignored = ("audio_tower.audio_bos_eos_token.weight", "talker.**", "token2wav.**")
     towers = WeightMap(names, packed, ignored, prefixes={name: f"thinker.{name}" for name in begins})
-    return towers | decoder_map(layer)
+    mlp = gated_mlp_weights(layer["intermediate_size"])
+    return towers | decoder_weights(layer) | mlp

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader, text_config
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.media import Medium
 from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds, patch_places
@@ -213,29 +214,5 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
         "visual.merger.mlp.2.*": "visual.merger.fc2.*",
     }
     prefixes = {"visual.": "model.visual.", "model.": "model.language_model."}
-    return WeightMap(names, prefixes=prefixes) | decoder_map(layer)
-
-
-def decoder_map(layer: dict[str, Any]) -> WeightMap:
-    """Of the decoder alone: query, key and value fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
-    names = {
-        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
-        "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
-        "model.layers.*.self_attn.o_proj.*": "layers.*.self_attn.o_proj.linear.*",
-        "model.layers.*.post_attention_layernorm.weight": "layers.*.post_attention_layernorm.weight",
-        "model.layers.*.mlp.down_proj.*": "layers.*.mlp.down_proj.linear.*",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "lm_head.linear.weight",
-    }
-    packed = {
-        "layers.*.self_attn.qkv_proj.linear.*": {
-            "model.layers.*.self_attn.q_proj.*": q_rows,
-            "model.layers.*.self_attn.k_proj.*": kv_rows,
-            "model.layers.*.self_attn.v_proj.*": kv_rows,
-        },
-        "layers.*.mlp.gate_up_proj.linear.*": {
-            f"model.layers.*.mlp.{name}_proj.*": layer["intermediate_size"] for name in ("gate", "up")
-        },
-    }
-    return WeightMap(names, packed, repeated={"lm_head.weight": "model.embed_tokens.weight"})
+    mlp = gated_mlp_weights(layer["intermediate_size"])
+    return WeightMap(names, prefixes=prefixes) | decoder_weights(layer) | mlp
