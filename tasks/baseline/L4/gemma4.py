@@ -115,15 +115,13 @@ def layer_kinds(config: ConfigReader) -> list[str]:
     """The kind of attention of each layer; the last one attends to all keys, as the reference library has
     it."""
     num_layers = config.integer("num_hidden_layers")
-    default = [FULL if index % PERIOD == PERIOD - 1 else SLIDING for index in range(num_layers)]
-    kinds = config.config["layer_types"] if config.has("layer_types") else [*default[:-1], FULL]
-    if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
-        raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
-    if unknown := [kind for kind in kinds if kind not in (SLIDING, FULL)]:
-        raise config.error("layer_types", f"{unknown[0]!r} is not supported")
+    if not config.has("layer_types"):
+        default = [FULL if index % PERIOD == PERIOD - 1 else SLIDING for index in range(num_layers)]
+        return [*default[:-1], FULL]
+    kinds = config.names("layer_types", num_layers, (SLIDING, FULL))
     if kinds[-1] != FULL:
         raise config.error("layer_types", f"the last layer must be {FULL!r}, not {kinds[-1]!r}")
-    return list(kinds)
+    return kinds
 
 
 def attention_arguments(config: ConfigReader, kind: str, index: int) -> dict[str, Any]:

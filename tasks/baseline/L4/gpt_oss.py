@@ -113,13 +113,9 @@ def layer_windows(config: ConfigReader) -> list[int | None]:
     """For each layer the keys that a query sees, itself included; None: all. Without `layer_types` they
     alternate, and the first layer has a window."""
     window, num_layers = config.integer("sliding_window"), config.integer("num_hidden_layers")
-    kinds = config.config.get("layer_types")
-    if kinds is None:
-        kinds = [(SLIDING, FULL)[i % 2] for i in range(num_layers)]
-    if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
-        raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
-    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise config.error("layer_types", f"{unknown[0]!r} is not supported; supported: {SLIDING}, {FULL}")
+    kinds = [(SLIDING, FULL)[i % 2] for i in range(num_layers)]
+    if config.has("layer_types"):
+        kinds = config.names("layer_types", num_layers, (SLIDING, FULL))
     return [window if kind == SLIDING else None for kind in kinds]
 
 

@@ -118,22 +118,12 @@ def layer_windows(config: ConfigReader) -> list[int | None]:
         is_by_layer = window is not None and family.window == "if used"
         first = config.integer("max_window_layers", minimum=0) if is_by_layer else 0
         return [window if i >= first else None for i in range(num_layers)]
-    kinds = layer_kinds(config, num_layers)
+    kinds = config.names("layer_types", num_layers, (FULL, SLIDING))
     if SLIDING in kinds and window is None:
         raise config.error("layer_types", f"{SLIDING!r} without a sliding_window in use")
     if FULL in kinds and window is not None and family.window == "always":
         raise config.error("layer_types", f"{FULL!r} contradicts sliding_window {window}")
     return [window if kind == SLIDING else None for kind in kinds]
-
-
-def layer_kinds(config: ConfigReader, num_layers: int) -> list[str]:
-    """The kind of attention of each layer, as `layer_types` names them."""
-    kinds = config.config["layer_types"]
-    if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
-        raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
-    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise config.error("layer_types", f"{unknown[0]!r} is not supported")
-    return list(kinds)
 
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:

@@ -55,11 +55,7 @@ class Qwen2VisionTransformer(nn.Module):
         reader = ConfigReader(vision_config, "vision_config.")
         layer = vision_arguments(reader)
         hidden_size = layer["hidden_size"]
-        self.patching = Patching(
-            reader.integer("patch_size"),
-            reader.integer("spatial_merge_size"),
-            reader.integer("temporal_patch_size"),
-        )
+        self.patching = Patching.of(reader)
         size, merge, frames = self.patching.patch_size, self.patching.merge_size, self.patching.frames
         self.patch_embed = PackedPatchEmbed(size, frames, reader.integer("in_channels"), hidden_size)
         self.rotary_pos_emb = AxialRopeTable(hidden_size // layer["num_heads"], VISION_THETA, 0)
@@ -148,12 +144,8 @@ class Qwen2VLForConditionalGeneration(nn.Module):
         """What a step of the decoder calls, or to encode packed images."""
         if run == "forward":
             yield from language_model(self, batch, media_features=self.hidden_size)
-            return
-        frames = len(batch.seq_lens)
-        pixels_PN = torch.empty(batch.num_tokens, self.visual.patching.values)
-        shapes_B2 = torch.empty(frames, 2, dtype=torch.int64)
-        starts_B1 = torch.empty(frames + 1, dtype=torch.int32)
-        yield run, (pixels_PN, shapes_B2, starts_B1, max(batch.seq_lens))
+        else:
+            yield run, self.visual.patching.example(batch)
 
     def stages(self) -> dict[str, Stage]:
         return {"encode": Stage(MergedPatches(self.visual.patching, self.place, MEAN, DEVIATION))}
@@ -187,8 +179,6 @@ def vision_arguments(config: ConfigReader) -> dict[str, Any]:
     hidden_size, num_heads = config.integer("embed_dim"), config.integer("num_heads")
     if hidden_size % (4 * num_heads):
         raise config.error("embed_dim", f"{hidden_size} is no multiple of 4 times num_heads, {num_heads}")
-    if config.integer("in_channels") != 3:
-        raise config.error("in_channels", "must be 3")
     return {
         "hidden_size": hidden_size,
         "intermediate_size": hidden_size * config.integer("mlp_ratio"),

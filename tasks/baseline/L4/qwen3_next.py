@@ -86,10 +86,7 @@ def layer_types(config: ConfigReader) -> list[str]:
     if not config.has("layer_types"):
         every = config.integer("full_attention_interval", default=4)  # transformers' own, which is no field
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
-    found = config.config["layer_types"]
-    if not isinstance(found, list) or len(found) != layers or not set(found) <= {LINEAR, FULL}:
-        raise config.error("layer_types", f"must name {LINEAR} or {FULL} of each of {layers} layers")
-    return found
+    return config.names("layer_types", layers, (LINEAR, FULL))
 
 
 def linear_arguments(config: ConfigReader) -> dict[str, Any]:

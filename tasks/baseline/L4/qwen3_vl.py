@@ -61,11 +61,7 @@ class Qwen3VisionTransformer(nn.Module):
         reader = ConfigReader(vision_config, "vision_config.")
         layer, self.taps = vision_arguments(reader)
         hidden_size = layer["hidden_size"]
-        self.patching = Patching(
-            reader.integer("patch_size"),
-            reader.integer("spatial_merge_size"),
-            reader.integer("temporal_patch_size"),
-        )
+        self.patching = Patching.of(reader)
         size, merge, frames = self.patching.patch_size, self.patching.merge_size, self.patching.frames
         self.patch_embed = PlacedPatchEmbed(
             size,
@@ -174,12 +170,8 @@ class Qwen3VLForConditionalGeneration(nn.Module):
         """What a step of the decoder calls, or to encode packed images."""
         if run == "forward":
             yield from language_model(self, batch, media_features=(1 + self.levels) * self.hidden_size)
-            return
-        frames = len(batch.seq_lens)
-        pixels_PN = torch.empty(batch.num_tokens, self.visual.patching.values)
-        shapes_B2 = torch.empty(frames, 2, dtype=torch.int64)
-        starts_B1 = torch.empty(frames + 1, dtype=torch.int32)
-        yield run, (pixels_PN, shapes_B2, starts_B1, max(batch.seq_lens))
+        else:
+            yield run, self.visual.patching.example(batch)
 
     def stages(self) -> dict[str, Stage]:
         return {"encode": Stage(MergedPatches(self.visual.patching, self.place, MEAN, DEVIATION))}
@@ -218,8 +210,6 @@ def vision_arguments(config: ConfigReader) -> tuple[dict[str, Any], list[int]]:
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_heads")
     if hidden_size % (4 * num_heads):
         raise config.error("hidden_size", f"{hidden_size} is no multiple of 4 times num_heads, {num_heads}")
-    if config.integer("in_channels") != 3:
-        raise config.error("in_channels", "must be 3")
     if math.isqrt(positions := config.integer("num_position_embeddings")) ** 2 != positions:
         raise config.error("num_position_embeddings", f"{positions} make no square")
     taps: Any = config.config.get("deepstack_visual_indexes")
