@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -25,7 +25,7 @@ from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_groups
 from fastkernels.nn.routing import routers
 from fastkernels.records import REGISTRY, Case, Provenance, Routing, Skew, TensorSpec
-from fastkernels.registry.case_of_call import Origin, attends, by_tokens, case_of_call
+from fastkernels.registry.case_of_call import Origin, attends, by_tokens, case_of_call, likeness
 from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk
 
@@ -87,17 +87,21 @@ class _Builder:
             routing = _routing(model.model, step.routing)
             facts = (architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
             origin = Origin(*facts, mixes_windows)
-            calls = [call for call in model.step(step.run, origin.batch) if _is_taken(call, step)]
-            self._fold(calls, origin, found)
+            self._fold(model.step(step.run, step.batch), step, origin, found)
 
-    def _fold(self, calls: list[TaskCall], origin: Origin, found: _Found) -> None:
+    def _fold(self, calls: list[TaskCall], step: BatchEntry, origin: Origin, found: _Found) -> None:
+        layers: dict[Hashable, list[TaskCall]] = {}  # calls of one kind: a model has many equal layers
+        for call in calls:
+            layers.setdefault(likeness(call), []).append(call)
         count: Counter[str] = Counter()
         here: _Found = {}
-        for call in calls:
+        for call, *others in layers.values():
+            if not _is_taken(call, step):
+                continue
             case = case_of_call(call, origin)
             key = _key(case, attends=attends(call))
             here.setdefault(key, (call.task, case))
-            count[key] += 1
+            count[key] += 1 + len(others)
         for key, (entry, case) in here.items():
             if key in found:
                 found[key] = (entry, _with_views(found[key][1], case))

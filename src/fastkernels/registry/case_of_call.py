@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -75,6 +75,21 @@ def case_of_call(call: TaskCall, origin: Origin) -> Case:
         provenance=provenance,
         timed=not origin.held_out,
     )
+
+
+def likeness(call: TaskCall) -> Hashable:
+    """The same for calls of one step that make the same case, as those of equal layers do."""
+    places: dict[int, int] = {}  # of a storage, among those of the call
+
+    def look(value: Any) -> Hashable:
+        if not isinstance(value, Tensor):
+            return repr(value)
+        storage = value.untyped_storage()
+        place = places.setdefault(storage._cdata, len(places))
+        return value.shape, value.dtype, value.stride(), value.storage_offset(), place, storage.nbytes()
+
+    arguments = tuple((name, look(value)) for name, value in call.arguments.items())
+    return call.task.id, call.variant, repr(call.init), arguments
 
 
 def _input(call: TaskCall, name: str, value: Any, batch: Batch, view: View | None) -> Any:
