@@ -1,12 +1,14 @@
 """What programs share that hold our engine against another: each side in a process, whole runs timed.
 
 found = each_side(__file__, {"vllm": flags}, out, packages, cut_off)   in turn: each has all memory
+with turn(path, alone=True): ...        one of several comparisons on a machine
 finish(result_file, found)              what a side's process does last, and may do before
 write(report, out, found)
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -15,18 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from committed import written
 
 # Nothing is fetched and nothing is told to anybody while a side runs. Host operations have few threads: with
-# one for each core, a copy waits for whichever core is busy (8 ms for each of 32 images were seen).
+# one for each core, a copy waits for whichever core is busy (8 ms for each of 32 images were seen). Every run
+# is greedy: vLLM need not compile FlashInfer's samplers, which takes over a minute of its start.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "OMP_NUM_THREADS": "4",
 }
 
@@ -81,6 +86,18 @@ def in_a_process(
         if code or not result.is_file():
             sys.exit(f"{' '.join(arguments)} ended with {code}; what it said is above")
         return json.loads(result.read_text())
+
+
+@contextmanager
+def turn(path: Path | None, *, alone: bool) -> Iterator[None]:
+    """Among comparisons that run beside one another and share the file: what starts does so beside others
+    that start, what is timed runs alone. No path: nothing is awaited."""
+    if path is None:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def finish(result: Path, found: dict[str, Any]) -> None:
