@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,17 +43,21 @@ def each_side(
     out: Path | None,
     packages: Mapping[str, Path | None],
     cut_off: bool,
+    together: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """What `program --side NAME flags` finds, by NAME. packages: folders that imports of a side look into
     first. Beside `out` each side leaves a file until `write`; cut_off: nothing runs, those are read.
+    together: the sides run beside one another, and take turns themselves.
     """
     if cut_off:
         return _cut_off(flags, out)
-    found = {}
-    for side, its_flags in flags.items():
+
+    def run(side: str) -> dict[str, Any]:
         kept = _left(out, side) if out else None
-        found[side] = in_a_process(program, ["--side", side, *its_flags], packages.get(side), kept)
-    return found
+        return in_a_process(program, ["--side", side, *flags[side]], packages.get(side), kept)
+
+    with ThreadPoolExecutor(len(flags) if together else 1) as threads:
+        return dict(zip(flags, threads.map(run, flags), strict=True))
 
 
 def _cut_off(sides: Iterable[str], out: Path | None) -> dict[str, dict[str, Any]]:

@@ -188,8 +188,9 @@ GPU_TESTS = {
     "images_in_prompts": (120, 1),
     "clips_in_prompts": (120, 1),
     "tensor_parallel": (200, 1, 2),
-    **{name: (60, 1) for name in NEWER if (TESTS / f"test_{name}.py").is_file()},  # others share a file
 }
+FILES = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+GPU_TESTS |= {name: (60, 1) for name in sorted(FILES - GPU_TESTS.keys())}
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
 BESIDE = 20
 AUDIT = {1: 240, 2: 210, 3: 60, 4: 60}

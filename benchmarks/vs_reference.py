@@ -5,8 +5,8 @@
     python benchmarks/vs_reference.py siglip2 --size tiny --device cpu      says nothing about a GPU
     python benchmarks/vs_reference.py mixtral --cut-off --out a.json    of what a run that was cut off left
     python benchmarks/vs_reference.py rwkv7 --warm    fills caches of compilers, beside others that do so
-    python benchmarks/vs_reference.py qwen2_vl --memory 0.2 --turns /tmp/turns    beside others with that
-                                                                      file: timed one at a time
+    python benchmarks/vs_reference.py qwen2_vl --memory 0.2 --turns /tmp/turns    sides and comparisons with
+                                          that file start beside one another, and are timed one at a time
 
 Each side runs in a process of its own, one after the other, so that only one holds weights. The reference is
 run in every setting that it has (compiled, static cache, ...); a ratio is the seconds of its fastest one over
@@ -83,8 +83,9 @@ def main() -> None:
     flags += ["--memory", str(arguments.memory)]
     flags += ["--turns", str(arguments.turns)] if arguments.turns else []
     packages = {reference: arguments.reference_path}
+    by_side = dict.fromkeys((OURS, reference), flags)
     sides = each_side(
-        __file__, dict.fromkeys((OURS, reference), flags), arguments.out, packages, arguments.cut_off
+        __file__, by_side, arguments.out, packages, arguments.cut_off, together=bool(arguments.turns)
     )
     if arguments.warm:
         return
