@@ -190,7 +190,7 @@ GPU_TESTS = {
     "tensor_parallel": (200, 1, 2),
 }
 FILES = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
-GPU_TESTS |= {name: (60, 1) for name in sorted(FILES - GPU_TESTS.keys())}
+GPU_TESTS |= dict.fromkeys(sorted(FILES - GPU_TESTS.keys()), (60, 1))
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
 BESIDE = 20
 AUDIT = {1: 240, 2: 210, 3: 60, 4: 60}
