@@ -116,6 +116,12 @@ def test_a_task_in_the_file_of_another(copied: Path) -> None:
         registry.tasks()
 
 
+def test_an_architecture_whose_task_has_no_entry(copied: Path) -> None:
+    (copied / "tasks" / "L4" / "llada.yaml").unlink()
+    with pytest.raises(FileFormatError, match=r"llada.yaml: there is no registry/tasks/L4/llada.yaml"):
+        registry.architectures()
+
+
 def test_a_registry_of_another_version(copied: Path) -> None:
     shutil.rmtree(copied / "tasks")
     with pytest.raises(FileFormatError, match="written for another version"):
