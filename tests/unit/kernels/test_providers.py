@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -181,7 +182,10 @@ def test_limits(provider: ModuleType, facts: dict, says: str) -> None:
 def test_other_limits(provider: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     biased = dense_case([3], [3], dtype=BF16, biased=True)
     assert provider.unsupported("dense_attention", *biased.args) == "serves no bias"
-    case = attention_case([1], [3], dtype=BF16)
+    case = attention_case([1, 1], [3, 40], dtype=BF16)
+    strided = replace(case, block_tables_BN=case.block_tables_BN.T.contiguous().T)
+    says = "needs block tables with a contiguous last dimension"
+    assert refused(provider, "decode_attention", strided) == says
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (10, 0))
     assert refused(provider, "decode_attention", case) == "needs compute capability 9"
 
