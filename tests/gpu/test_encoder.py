@@ -105,7 +105,7 @@ def test_sample_grid_against_the_reference(impl, dtype):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)
 @pytest.mark.parametrize("rows", [(1,), (4, 8), (2, 300)], ids=str)
-@pytest.mark.parametrize("impl", registered["linear_activation"].names)
+@pytest.mark.parametrize("impl", others("linear_activation"))
 def test_linear_activation_against_the_formula(impl, rows, name, bias, dtype):
     given, wanted, limit = linear_activation_case(rows, 1152, 4304, name, dtype, bias)
     args = [None if part is None else part.cuda() for part in given]

@@ -20,6 +20,7 @@ from fastkernels.errors import KernelError
 from fastkernels.kernels import registered
 from fastkernels.kernels.choice import Implementation, installed
 from fastkernels.kernels.providers import flash_attention, flashmla, vllm_attention, vllm_operator, vllm_rows
+from fastkernels.layout import install_line
 from tests import provider_fakes as fakes
 from tests.attention_case import AttentionCase, attention_case
 from tests.encoder_cases import dense_case
@@ -306,18 +307,19 @@ def test_a_package_that_is_here_is_not_imported(tmp_path: Path, monkeypatch: pyt
     assert kernels.glu(x, "silu").shape == (4, 16)
     with pytest.raises(KernelError, match="vllm: needs cuda, not cpu"):
         kernels.glu(x, "silu", impl="vllm")
-    lines = {check.name: check for check in diagnosis._packages()}
-    assert lines["vllm"].works
-    assert "decode_attention" in lines["vllm"].detail
-    assert "--extra-index-url https://download.pytorch.org" in lines["flash_attn_interface"].fix
+    libraries = {library.name: library for library in diagnosis.libraries()}
+    assert libraries["vllm"].version
+    assert "decode_attention" in libraries["vllm"].kernels
+    assert "--extra-index-url https://download.pytorch.org" in install_line("flash-attn-3")
 
 
 def test_no_table_or_order_prefers_what_was_not_measured() -> None:
     """Behind every implementation that was there before, so that nothing changes where they are installed."""
-    new = {"vllm", "flash_attn_3", "flash_attn_4", "flashmla"}
+    new = {"vllm", "flash_attn_3", "flash_attn_4", "flashmla", "sgl_kernel", "deep_gemm", "quack", "liger"}
+    around_attention = "fastkernels.kernels.providers.fla"
     for kernel in registered.values():
-        names = [i.name for i in kernel.implementations]
-        assert not new & set(names) or set(names[-len(new & set(names)) :]) <= new, kernel.name
+        is_new = [i.name in new or i.source == around_attention for i in kernel.implementations]
+        assert is_new == sorted(is_new), kernel.name
 
 
 def test_head_dimensions_of_flash_attention_4(vllm: None) -> None:

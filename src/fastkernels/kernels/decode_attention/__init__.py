@@ -50,6 +50,9 @@ _decode_attention = Kernel(
             requires=("flash_attn.cute", "cutlass"),
             extra="flash-attn-4",
         ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
     work=_work,

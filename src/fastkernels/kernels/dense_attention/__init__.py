@@ -61,6 +61,9 @@ _dense_attention = Kernel(
             requires=("flash_attn.cute", "cutlass"),
             extra="flash-attn-4",
         ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
     work=_work,

@@ -7,6 +7,8 @@ stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,3 +60,92 @@ def from_zero(query_starts_B1: Tensor) -> Tensor:
     return planned_on_device(
         "from_zero", (query_starts_B1,), (), lambda: query_starts_B1 - query_starts_B1[:1]
     )
+
+
+@dataclass(frozen=True)
+class Version3:
+    """Kernels by the two functions of FlashAttention-3, which every package that ships it has.
+
+    packed: flash_attn_varlen_func. paged: flash_attn_with_kvcache, with `sinks` where there are any.
+    """
+
+    packed: Callable[..., Tensor]
+    paged: Callable[..., Tensor]
+
+    def prefill_attention(
+        self,
+        q_THK: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        query_starts_B1: Tensor,
+        seq_lens_B: Tensor,
+        block_tables_BN: Tensor,
+        scale: float,
+        window: int,
+        max_query_len: int,
+        max_seq_len: int,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:
+        queries = {"cu_seqlens_q": from_zero(query_starts_B1), "max_seqlen_q": max_query_len}
+        keys = k_cache, v_cache, seq_lens_B, block_tables_BN
+        return self._attend(q_THK, *keys, scale, window, sinks_H, **queries)
+
+    def decode_attention(
+        self,
+        q_BHK: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        seq_lens_B: Tensor,
+        block_tables_BN: Tensor,
+        scale: float,
+        window: int,
+        max_seq_len: int,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:
+        keys = k_cache, v_cache, seq_lens_B, block_tables_BN
+        return self._attend(q_BHK[:, None], *keys, scale, window, sinks_H)[:, 0]
+
+    def dense_attention(
+        self,
+        q_THK: Tensor,
+        k_SHK: Tensor,
+        v_SHK: Tensor,
+        query_starts_B1: Tensor,
+        key_starts_B1: Tensor,
+        scale: float,
+        max_query_len: int,
+        max_key_len: int,
+        causal: bool,
+        bias_HQS: Tensor | None,
+    ) -> Tensor:
+        if not len(q_THK):
+            return q_THK.new_empty(q_THK.shape)
+        starts, extent = (query_starts_B1, key_starts_B1), (max_query_len, max_key_len)
+        return self.packed(q_THK, k_SHK, v_SHK, *starts, *extent, softmax_scale=scale, causal=causal)
+
+    def _attend(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        seq_lens_B: Tensor,
+        block_tables_BN: Tensor,
+        scale: float,
+        window: int,
+        sinks_H: Tensor | None,
+        **queries: Any,
+    ) -> Tensor:
+        if not len(q):
+            return q.new_empty(q.shape)
+        return self.paged(
+            q,
+            k_cache,
+            v_cache,
+            cache_seqlens=seq_lens_B,
+            page_table=block_tables_BN,
+            softmax_scale=scale,
+            causal=True,
+            window_size=(window - 1, 0) if window else (-1, -1),
+            **queries,
+            **({} if sinks_H is None else {"sinks": sinks_H}),
+        )
