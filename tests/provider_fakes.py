@@ -5,6 +5,8 @@ T query tokens · B rows · H query heads · J key/value heads · K head dim · 
 
 from __future__ import annotations
 
+from enum import Enum
+
 import torch
 from torch import Tensor
 
@@ -136,3 +138,28 @@ def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, epsil
     """The operator of vLLM, which writes over both."""
     residual.add_(x)
     rms_norm(x, residual.clone(), weight, epsilon)
+
+
+def topk_softmax(
+    weights: Tensor, ids: Tensor, rows: Tensor, logits: Tensor, renormalize: bool, bias: Tensor | None
+) -> None:
+    """The operator of vLLM: by probability in float32."""
+    assert bias is None
+    found = logits.float().softmax(-1).sort(dim=-1, descending=True, stable=True)
+    best = found.values[:, : weights.shape[1]]
+    weights.copy_(best / best.sum(-1, keepdim=True) if renormalize else best)
+    ids.copy_(found.indices[:, : ids.shape[1]])
+    rows.zero_()
+
+
+def fused_experts(
+    x: Tensor, w1: Tensor, w2: Tensor, topk_weights: Tensor, topk_ids: Tensor, activation: Enum
+) -> Tensor:
+    """Of vLLM, one token and one expert at a time."""
+    assert activation.value == "silu"
+    out = torch.zeros_like(x)
+    for t, (weights, ids) in enumerate(zip(topk_weights, topk_ids.tolist(), strict=True)):
+        for weight, e in zip(weights, ids, strict=True):
+            gate, up = (w1[e] @ x[t]).chunk(2)
+            out[t] += (weight * (w2[e] @ (torch.nn.functional.silu(gate) * up))).to(x.dtype)
+    return out

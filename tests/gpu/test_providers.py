@@ -19,6 +19,7 @@ from tests.encoder_cases import dense_case
 from tests.gla_case import worst
 from tests.gpu.test_attention_kernels import captured, or_skip
 from tests.mla_case import TOLERANCE, MlaCase, make
+from tests.moe_cases import Shape, ids_of
 from tests.pointwise_cases import KernelCase, check, randn, to_device
 from tests.provider_cases import PROVIDERS
 from tests.unit.kernels.test_mxfp4 import ALPHA, MOST, glu_answer
@@ -230,3 +231,34 @@ def test_vllm_s_operators_leave_the_process_as_it_was() -> None:
     or_skip("rms_norm", "vllm", (x, weight, 1e-6))
     registered["rms_norm"](x, weight, 1e-6, impl="vllm")
     assert (dict(os.environ), torch.backends.cuda.cudnn_sdp_enabled(), "vllm" in sys.modules) == before
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 130])
+def test_experts(tokens: int) -> None:
+    """vLLM is imported for them: what that changes of the process is put back."""
+    before = dict(os.environ), torch.backends.cuda.cudnn_sdp_enabled()
+    ids = ids_of(Shape(tokens, experts=8, top_k=2)).cuda()
+    x, weights = randn(tokens, 256, dtype=BF16).cuda(), torch.rand(tokens, 2, device="cuda")
+    w13 = randn(8, 2 * 512, 256, dtype=BF16, scale=256**-0.5, seed=1).cuda()
+    w2 = randn(8, 256, 512, dtype=BF16, scale=512**-0.5, seed=2).cuda()
+    args = (x, weights, ids, w13, w2, "silu")
+    or_skip("experts", "vllm", args)
+    y = registered["experts"](*args, impl="vllm")
+    wide = [a.double() if isinstance(a, torch.Tensor) and a.dtype == BF16 else a for a in args]
+    assert worst(y, registered["experts"](*wide, impl="reference").cpu()) <= 2**-6
+    assert (dict(os.environ), torch.backends.cuda.cudnn_sdp_enabled()) == before
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 8, 2), (33, 128, 8), (257, 60, 4), (0, 8, 2)], ids=str)
+def test_routing(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    tokens, experts, top_k = shape
+    logits = torch.stack([torch.randperm(experts) for _ in range(tokens)] or [torch.empty(experts)])[:tokens]
+    logits = (logits / 8).to("cuda", dtype)
+    for renormalize in (False, True):
+        args = (logits, top_k, renormalize)
+        or_skip("topk_softmax", "vllm", args)
+        weights, ids = registered["topk_softmax"](*args, impl="vllm")
+        wanted, of = registered["topk_softmax"](logits.double(), top_k, renormalize, impl="reference")
+        assert torch.equal(ids, of)
+        torch.testing.assert_close(weights.double(), wanted, rtol=1e-5, atol=1e-7)

@@ -36,6 +36,8 @@ def _prefill(
     starts = (query_starts_B1 - query_starts_B1[0]).tolist()
     o_THL = q_THC.new_zeros((*q_THC.shape[:2], latent))
     for b, seq_len in enumerate(seq_lens_B.tolist()):
+        if seq_len == 0:
+            continue
         q_QHC = q_THC[starts[b] : starts[b + 1]].to(wide)
         entries_SC = cache_NPC[block_tables_BM[b].long()].flatten(0, 1)[:seq_len].to(wide)
         scores_QHS = torch.einsum("qhc,sc->qhs", q_QHC, entries_SC) * scale

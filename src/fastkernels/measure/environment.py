@@ -21,6 +21,8 @@ _LIBRARIES = (
     "mlflow",
     "flashinfer-python",
     "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
     "fla-core",
     "safetensors",
     "vllm",

@@ -4,8 +4,10 @@ until they are called. Their packages are fakes that compute by definition; test
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -57,7 +59,8 @@ def vllm() -> Iterator[None]:
     """Its operators, registered as its compiled files would."""
     operators = [vllm_attention._FORWARD, flashmla._FORWARD, *vllm_rows._OPERATORS.values()]
     with torch.library._scoped_library("_vllm_fa3_C", "DEF") as attention, \
-         torch.library._scoped_library("_C", "DEF") as rows:  # fmt: skip
+         torch.library._scoped_library("_C", "DEF") as rows, \
+         torch.library._scoped_library("_moe_C", "DEF") as routing:  # fmt: skip
         attention.define(fakes.FA3)
         attention.impl("fwd", fakes.fa3_forward, "CPU")
         rows.define("rms_norm(Tensor! result, Tensor input, Tensor? weight, float epsilon) -> ()")
@@ -67,6 +70,11 @@ def vllm() -> Iterator[None]:
         )
         rows.impl("fused_add_rms_norm", fakes.fused_add_rms_norm, "CPU")
         rows.define("silu_and_mul(Tensor! out, Tensor input) -> ()")  # its first argument was `result`
+        routing.define(
+            "topk_softmax(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, "
+            "Tensor gating_output, bool renormalize, Tensor? bias) -> ()"
+        )
+        routing.impl("topk_softmax", fakes.topk_softmax, "CPU")
         yield
     for operator in operators:
         vars(operator).pop("missing", None)
@@ -175,7 +183,10 @@ def test_limits(provider: ModuleType, facts: dict, says: str) -> None:
 def test_other_limits(provider: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     biased = dense_case([3], [3], dtype=BF16, biased=True)
     assert provider.unsupported("dense_attention", *biased.args) == "serves no bias"
-    case = attention_case([1], [3], dtype=BF16)
+    case = attention_case([1, 1], [3, 40], dtype=BF16)
+    strided = replace(case, block_tables_BN=case.block_tables_BN.T.contiguous().T)
+    says = "needs block tables with a contiguous last dimension"
+    assert refused(provider, "decode_attention", strided) == says
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (10, 0))
     assert refused(provider, "decode_attention", case) == "needs compute capability 9"
 
@@ -248,6 +259,20 @@ def test_norms(vllm: None) -> None:
     assert vllm_rows.unsupported("add_rms_norm", x, residual.float(), weight, 1e-6) is not None
 
 
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_routing(vllm: None, renormalize: bool) -> None:
+    logits = torch.randn(7, 60).to(BF16)
+    assert vllm_rows.unsupported("topk_softmax", logits, 4, renormalize, 1.0, None) is None
+    found = vllm_rows.topk_softmax(logits, 4, renormalize)
+    for a, b in zip(found, kernels.topk_softmax(logits, 4, renormalize, impl="reference"), strict=True):
+        torch.testing.assert_close(a, b)
+    says = "scales neither logits nor experts"
+    assert vllm_rows.unsupported("topk_softmax", logits, 4, renormalize, 0.5) == says
+    assert vllm_rows.unsupported("topk_softmax", logits, 4, renormalize, 1.0, torch.ones(60)) == says
+    says = "needs a contiguous tensor"
+    assert vllm_rows.unsupported("topk_softmax", logits[:, 1:57], 4, renormalize) == says
+
+
 def test_another_version_of_vllm_is_declined(
     vllm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,3 +327,35 @@ def test_head_dimensions_of_flash_attention_4(vllm: None) -> None:
     assert flash_attention.unsupported("decode_attention", *case.decode_args) is None
     says = "serves head dimensions up to 256 that 16 divides, not 24"
     assert flash_attention.unsupported("decode_attention", *case.decode_args, divisor=16) == says
+
+
+def test_experts_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python is imported; what the import changed of the process is put back."""
+    folder = tmp_path / "vllm/model_executor/layers/fused_moe"
+    folder.mkdir(parents=True)
+    (tmp_path / "vllm/__init__.py").write_text(
+        "import os, torch\nos.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'\n"
+        "torch.backends.cuda.enable_cudnn_sdp(False)\n"
+    )
+    (folder / "activation.py").write_text(
+        "import enum\nclass MoEActivation(enum.Enum):\n    SILU = 'silu'\n"
+        "    from_str = classmethod(lambda cls, name: cls(name))\n"
+    )
+    (folder / "fused_moe.py").write_text("from tests.provider_fakes import fused_experts\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        monkeypatch.delitem(sys.modules, name)
+    before = dict(os.environ), torch.backends.cuda.cudnn_sdp_enabled()
+    provider = importlib.import_module(f"{kernels.__name__}.providers.vllm_experts")
+    assert (dict(os.environ), torch.backends.cuda.cudnn_sdp_enabled()) == before
+    ids = torch.tensor([[0, 2]] * 4 + [[1, 0]])
+    x, w13 = torch.randn(5, 16).to(BF16), (torch.randn(3, 2 * 24, 16) / 4).to(BF16)
+    args = (x, torch.rand(5, 2), ids.int(), w13, (torch.randn(3, 16, 24) / 4).to(BF16), "silu")
+    assert provider.unsupported("experts", *args) is None
+    wide = [a.double() if isinstance(a, torch.Tensor) and a.dtype == BF16 else a for a in args]
+    expected = kernels.experts(*wide, impl="reference")
+    assert worst(provider.experts(*args), expected) <= 2**-6
+    assert provider.unsupported("experts", *args[:-1], "relu2") == "has no relu2"
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        del sys.modules[name]
+    del sys.modules[provider.__name__]

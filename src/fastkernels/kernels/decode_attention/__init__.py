@@ -78,11 +78,12 @@ def decode_attention(
     k_cache, v_cache [blocks, P, J, K]: dtype of the query. Nothing outside the row's visible keys is used.
     seq_lens_B int32: keys of each row; 0 is a padding row, whose output is zeros.
     block_tables_BN int32: the row's block of positions nP .. nP + P - 1; entries behind its last key or
-    wholly before its window may be anything. scale: factor of the scores, usually K ** -0.5. window: the row
-    sees its last W keys only; None for all. max_seq_len: upper bound of seq_lens_B, known to the host; a
-    captured CUDA graph may be replayed with other lengths up to it (`triton`, `hopper`, `flash_attn`, `torch`
-    and `reference`). sinks_H: a logit of each query head that joins the softmax as it is, unscaled, and adds
-    nothing to the output; None for none. Raises KernelError when `impl` cannot serve the call.
+    wholly before its window may be anything, but before a window `vllm`, `flash_attn_3` and `flash_attn_4`
+    need blocks of finite values. scale: factor of the scores, usually K ** -0.5. window: the row sees its
+    last W keys only; None for all. max_seq_len: upper bound of seq_lens_B, known to the host; a captured CUDA
+    graph may be replayed with other lengths up to it, unless it is one of `flashinfer`. sinks_H: a logit of
+    each query head that joins the softmax as it is, unscaled, and adds nothing to the output; None for none.
+    Raises KernelError when `impl` cannot serve the call.
     """
     args = (q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, scale, window or 0, max_seq_len)
     return _decode_attention(*args, sinks_H, impl=impl)

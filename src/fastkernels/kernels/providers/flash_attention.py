@@ -29,11 +29,20 @@ def unsupported(kernel: str, q: Tensor, k: Tensor, v: Tensor, *rest: Any, diviso
         divisor = 8
         if rest[-1] is not None:
             return "serves no bias"
-    elif (block_size := k.shape[1]) >= SMALLEST_TILE:
-        return f"serves blocks of fewer than {SMALLEST_TILE} tokens, not {block_size}"
+    elif reason := no_blocks(k, rest):
+        return reason
     if (head_dim := q.shape[-1]) > MAX_HEAD_DIM or head_dim % divisor:
         return f"serves head dimensions up to {MAX_HEAD_DIM} that {divisor} divides, not {head_dim}"
     return checks.not_half(q, k, v) or checks.not_aligned(q, k, v)
+
+
+def no_blocks(cache: Tensor, rest: tuple[Any, ...]) -> str | None:
+    """Of a paged cache and its block tables, the only argument of two dimensions in the rest."""
+    if (block_size := cache.shape[1]) >= SMALLEST_TILE:
+        return f"serves blocks of fewer than {SMALLEST_TILE} tokens, not {block_size}"
+    if any(isinstance(x, Tensor) and x.ndim == 2 and x.stride(1) != 1 for x in rest):
+        return "needs block tables with a contiguous last dimension"
+    return None
 
 
 def on_hopper(x: Tensor) -> bool:

@@ -40,7 +40,7 @@ class Keys(NamedTuple):
 def unsupported(kernel: str, q: Tensor, k: Tensor, *rest: Any) -> str | None:
     if kernel.startswith("mla"):
         latent = rest[4 if kernel == "mla_prefill" else 3]
-        return _no_latents(q, k, latent) or _FORWARD.missing
+        return _no_latents(q, k, latent) or flash_attention.no_blocks(k, rest) or _FORWARD.missing
     reason = flash_attention.unsupported(kernel, q, k, *rest)
     return reason or _no_sinks(q, flash_attention.sinks(kernel, rest)) or _FORWARD.missing
 
@@ -62,8 +62,6 @@ def _no_latents(q_THC: Tensor, cache_NPC: Tensor, latent: int) -> str | None:
         return f"serves {' or '.join(map(str, LATENTS))} latent features, not {latent}"
     if not 0 < (rest := q_THC.shape[-1] - latent) <= MAX_REST or rest % 8:
         return f"serves 8 to {MAX_REST} other features that 8 divides, not {rest}"
-    if (block_size := cache_NPC.shape[1]) >= flash_attention.SMALLEST_TILE:
-        return f"serves blocks of fewer than {flash_attention.SMALLEST_TILE} tokens, not {block_size}"
     return checks.not_half(q_THC, cache_NPC) or checks.not_aligned(q_THC, cache_NPC)
 
 

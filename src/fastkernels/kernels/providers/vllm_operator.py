@@ -18,6 +18,7 @@ import torch
 # Where an operator's namespace lies in the package.
 FILES = {
     "_C": "_C_stable_libtorch.abi3.so",
+    "_moe_C": "_moe_C_stable_libtorch.abi3.so",
     "_vllm_fa3_C": "vllm_flash_attn/_vllm_fa3_C.abi3.so",
     "_flashmla_C": "_flashmla_C.abi3.so",
 }
