@@ -39,6 +39,7 @@ from fastkernels.kernels.ep_exchange import ep_combine as ep_combine
 from fastkernels.kernels.ep_exchange import ep_dispatch as ep_dispatch
 from fastkernels.kernels.expert_parallel import expert_parallel as expert_parallel
 from fastkernels.kernels.expert_parallel import local_experts as local_experts
+from fastkernels.kernels.experts import experts as experts
 from fastkernels.kernels.experts_mxfp4 import experts_mxfp4 as experts_mxfp4
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla

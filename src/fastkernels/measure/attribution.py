@@ -32,7 +32,7 @@ _COPY = re.compile(r"Mem(cpy|set)\b")
 _TORCH = re.compile(r"(at|c10|at_cuda_detail|caffe2|torch)::")
 # A candidate's file cannot make these its own by a function of that name.
 _LIBRARY = re.compile(
-    r"(cutlass|cute|cub|thrust|cublas\w*|cudnn\w*|flash|flash_attn|flashinfer)::"
+    r"(cutlass|cute|cub|thrust|cublas\w*|cudnn\w*|flash|flash_attn|flashinfer|vllm)::"
     r"|nvjet|cublas|cudnn|cutlass|sm\d+_xmma|(volta|turing|ampere)_\w*(gemm|cudnn)"
 )
 _ANONYMOUS = re.compile(r"(\(anonymous namespace\)|<unnamed>|\{anonymous\})::")

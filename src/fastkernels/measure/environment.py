@@ -21,9 +21,15 @@ _LIBRARIES = (
     "mlflow",
     "flashinfer-python",
     "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
     "fla-core",
     "safetensors",
     "vllm",
+    "sglang-kernel",
+    "sgl-kernel",
+    "quack-kernels",
+    "liger-kernel",
 )
 _GIB = 1 << 30
 _GIT_TIMEOUT_S = 5

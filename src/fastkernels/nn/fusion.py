@@ -76,17 +76,18 @@ class Fusion:
 def apart(model: nn.Module) -> Iterator[None]:
     """The modules of `model` call their parts one by one in the body."""
     fusing = [
-        (vars(module), fusion)
+        (vars(module), name, fusion)
         for module in model.modules()
-        if isinstance(fusion := vars(module).get("fuses"), Fusion)
+        for name, fusion in vars(module).items()
+        if isinstance(fusion, Fusion)
     ]
-    for attributes, _ in fusing:
-        attributes["fuses"] = False
+    for attributes, name, _ in fusing:
+        attributes[name] = False
     try:
         yield
     finally:
-        for attributes, fusion in fusing:
-            attributes["fuses"] = fusion
+        for attributes, name, fusion in fusing:
+            attributes[name] = fusion
 
 
 def add_and_norm(

@@ -7,7 +7,8 @@ T tokens, D hidden, E experts, F intermediate, k experts of a token. W13 [E, 2F,
 projection of an expert, gate first; W2 is [E, D, F]. act: silu, in GeluExperts gelu_tanh. The weight
 multiplies the output, never the input: the activation is not linear. Rounded to the dtype of hidden_states
 after the first product, the activation and the weighted second product; the sum is taken in float32 and
-rounded once. The first product and the activation are one kernel where both are the baseline's own.
+rounded once. All of it is one kernel where all parts are the baseline's own and the rank has every expert;
+else the first product and the activation where these are.
 
 On several ranks (nn/partition) a rank has a slice of the F features of each expert or, where experts are
 split, some experts whole, and zeros in the slots of others. y is the sum over the ranks, rounded before it is
@@ -52,9 +53,14 @@ class FusedExperts(nn.Module):
             split(self.w2.weight, 2, intermediate_size, [inner])
         self.activation: Activation = "silu"
         self.fuses = Fusion(self, "w13", "act_fn")
+        self.fuses_all = Fusion(self, "align", "w13", "act_fn", "w2", "sum")
 
     def forward(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         """hidden_states [T, D], topk_weights [T, k] float32, topk_ids [T, k] int32 -> [T, D]"""
+        if self.fuses_all and len(self.mine) == self.num_experts and not hidden_states.is_meta:
+            weights = self.w13.weight, self.w2.weight
+            summed = kernels.experts(hidden_states, topk_weights, topk_ids, *weights, self.activation)
+            return summed if self.all_reduce is None else self.all_reduce(summed)
         if len(self.mine) < self.num_experts:
             # The rank's experts are the first ones: their slots lie together, ahead of all others.
             topk_ids = (topk_ids - self.mine.start) % self.num_experts
@@ -79,3 +85,4 @@ class GeluExperts(FusedExperts):
         super().__init__(num_experts, hidden_size, intermediate_size)
         self.act_fn, self.activation = GeluAndMul("tanh"), "gelu_tanh"
         self.fuses = Fusion(self, "w13", "act_fn")
+        self.fuses_all = Fusion(self, "align", "w13", "act_fn", "w2", "sum")

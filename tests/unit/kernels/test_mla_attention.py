@@ -29,6 +29,13 @@ def test_decode(impl, lens, dtype):
     check(make([(1, n) for n in lens], dtype=dtype), impl, is_decode=True)
 
 
+@pytest.mark.parametrize("impl", ALL)
+def test_a_decode_row_of_padding_is_zeros(impl):
+    o_BHL = make([(1, 20), (1, 0), (1, 3)]).run(impl, is_decode=True)
+    assert (o_BHL[1] == 0).all()
+    assert (o_BHL[[0, 2]].abs().sum((1, 2)) > 0).all()
+
+
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("impl", ALL)
 def test_other_sizes(impl, sizes):

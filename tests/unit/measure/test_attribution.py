@@ -24,6 +24,7 @@ MINE = frozenset({"_norm_rows", "fused_norm", "scale", "triton_poi_fused_mul_0",
         ("std::enable_if<(4 > 2), void>::type mine::scale<float>(float*)", "authored"),
         ("void at::native::(anonymous namespace)::scale<float>(float*)", "torch"),
         ("void cub::scale<float>(float*)", "vendor"),
+        ("void vllm::scale<float>(float*)", "vendor"),
         ("nvjet_mine", "vendor"),  # a library's prefix
         ("_normalise_rows", "vendor"),  # the baseline's Triton kernel, called from a candidate
         ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "vendor"),

@@ -10,6 +10,7 @@ from fastkernels.baseline.L2.moe import SparseMoE
 from torch import Tensor
 
 from fastkernels import kernels
+from fastkernels.nn.fusion import apart
 from fastkernels.nn.random_weights import random_weights
 from fastkernels.nn.routing import routers
 
@@ -80,3 +81,18 @@ def test_a_router_is_found_with_what_it_declares():
     ((name, router),) = routers(torch.nn.Sequential(block()))
     assert (name, router.num_experts, router.top_k) == ("0", E, K)
     assert router.gate_weight.shape == (E, D)
+
+
+@pytest.mark.parametrize("part", ["align", "w13", "act_fn", "w2", "sum"])
+def test_the_experts_are_one_kernel_while_all_parts_are_as_they_were_made(part: str, monkeypatch):
+    moe, x_TD, called, ran = block(), rows(7), [], []
+    fused = kernels.experts
+    monkeypatch.setattr(kernels, "experts", lambda *args: called.append(1) or fused(*args))
+    wanted = moe(x_TD)
+    assert called == [1]
+    with apart(moe):
+        torch.testing.assert_close(moe(x_TD), wanted, rtol=0, atol=1e-6)
+    getattr(moe.experts, part).register_forward_hook(lambda *_: ran.append(1))
+    torch.testing.assert_close(moe(x_TD), wanted, rtol=0, atol=1e-6)
+    assert ran
+    assert called == [1]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.decode_attention import reference
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.work import Tally
 
 
@@ -36,6 +37,22 @@ _decode_attention = Kernel(
         Implementation("flash_attn", f"{__name__}.flash_attn", requires=("flash_attn",), extra="flash-attn"),
         Implementation("hopper", f"{__name__}.hopper"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
+        Implementation("vllm", f"{PROVIDERS}.vllm_attention", requires=("vllm",), extra="vllm"),
+        Implementation(
+            "flash_attn_3",
+            f"{PROVIDERS}.flash_attn_3",
+            requires=("flash_attn_interface",),
+            extra="flash-attn-3",
+        ),
+        Implementation(
+            "flash_attn_4",
+            f"{PROVIDERS}.flash_attn_4",
+            requires=("flash_attn.cute", "cutlass"),
+            extra="flash-attn-4",
+        ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
     work=_work,
@@ -61,11 +78,12 @@ def decode_attention(
     k_cache, v_cache [blocks, P, J, K]: dtype of the query. Nothing outside the row's visible keys is used.
     seq_lens_B int32: keys of each row; 0 is a padding row, whose output is zeros.
     block_tables_BN int32: the row's block of positions nP .. nP + P - 1; entries behind its last key or
-    wholly before its window may be anything. scale: factor of the scores, usually K ** -0.5. window: the row
-    sees its last W keys only; None for all. max_seq_len: upper bound of seq_lens_B, known to the host; a
-    captured CUDA graph may be replayed with other lengths up to it (`triton`, `hopper`, `flash_attn`, `torch`
-    and `reference`). sinks_H: a logit of each query head that joins the softmax as it is, unscaled, and adds
-    nothing to the output; None for none. Raises KernelError when `impl` cannot serve the call.
+    wholly before its window may be anything, but before a window `vllm`, `flash_attn_3` and `flash_attn_4`
+    need blocks of finite values. scale: factor of the scores, usually K ** -0.5. window: the row sees its
+    last W keys only; None for all. max_seq_len: upper bound of seq_lens_B, known to the host; a captured CUDA
+    graph may be replayed with other lengths up to it, unless it is one of `flashinfer`. sinks_H: a logit of
+    each query head that joins the softmax as it is, unscaled, and adds nothing to the output; None for none.
+    Raises KernelError when `impl` cannot serve the call.
     """
     args = (q_BHK, k_cache, v_cache, seq_lens_B, block_tables_BN, scale, window or 0, max_seq_len)
     return _decode_attention(*args, sinks_H, impl=impl)

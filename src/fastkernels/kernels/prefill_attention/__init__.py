@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.prefill_attention import reference
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.work import Tally
 
 
@@ -38,6 +39,22 @@ _prefill_attention = Kernel(
         Implementation("cudnn", f"{__name__}.cudnn"),
         Implementation("hopper", f"{__name__}.hopper"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
+        Implementation("vllm", f"{PROVIDERS}.vllm_attention", requires=("vllm",), extra="vllm"),
+        Implementation(
+            "flash_attn_3",
+            f"{PROVIDERS}.flash_attn_3",
+            requires=("flash_attn_interface",),
+            extra="flash-attn-3",
+        ),
+        Implementation(
+            "flash_attn_4",
+            f"{PROVIDERS}.flash_attn_4",
+            requires=("flash_attn.cute", "cutlass"),
+            extra="flash-attn-4",
+        ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
     work=_work,
@@ -66,8 +83,9 @@ def prefill_attention(
     Their keys and values are in the cache already. k_cache, v_cache [blocks, P, J, K]: dtype of the query.
     Nothing outside a row's visible keys is used. query_starts_B1, seq_lens_B int32: seq_len counts the row's
     keys, its queries' own included. block_tables_BN int32: the row's block of positions nP .. nP + P - 1;
-    entries behind its last key or wholly before the window of its first query may be anything. scale: factor
-    of the scores, usually K ** -0.5. window: a query sees W keys, itself included; None for all.
+    entries behind its last key or wholly before the window of its first query may be anything, but before a
+    window `vllm`, `flash_attn_3` and `flash_attn_4` need blocks of finite values. scale: factor of the
+    scores, usually K ** -0.5. window: a query sees W keys, itself included; None for all.
     max_query_len, max_seq_len: longest query and sequence (or upper bounds), known to the host.
     sinks_H: a logit of each query head that joins the softmax as it is, unscaled, and adds nothing to the
     output; None for none. Raises KernelError when `impl` cannot serve the call.
