@@ -44,8 +44,8 @@ class Tile(NamedTuple):
 
 # By slots of an expert on average. Few slots: the weight streams past, so many stages, and parts of tiles
 # where the processors are more than the tiles. Not measured in this form. With one panel everywhere, 304
-# slots, nothing ahead and a fixed order of tiles, Mixtral's experts took 1.05, 1.00 and 0.87 of vLLM's time at
-# 1, 32 and 1,024 tokens on an H200; Triton's kernel took 0.95, 0.94 and 1.03.
+# slots, nothing ahead and a fixed order of tiles, Mixtral's experts took 1.05, 1.00 and 0.87 of vLLM's time
+# at 1, 32 and 1,024 tokens, uniform, on an H200; Triton's kernel took 0.95, 0.94 and 1.03.
 TILES = (
     (2, Tile(16, 2, 6, True)),
     (8, Tile(32, 2, 5, True)),
