@@ -184,6 +184,7 @@ GPU_TESTS = {
     "attention_hopper": (90, 1),
     "pointwise_kernels": (500, 8),
     "providers": (120, 1),
+    "providers_more": (120, 1),
     "retrieval_kernels": (60, 4),
     "classifier": (60, 1),
     "delta_rule": (120, 1),
