@@ -54,7 +54,7 @@ ROOMS = {
         ("inside",),
         ("ranks",),
         ("worker",),
-        ("kernel_trial", "models"),
+        ("kernel_trial", "models", "tuning"),
     ),
 }
 

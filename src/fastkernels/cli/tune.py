@@ -81,8 +81,8 @@ def command(
     """Time all implementations of the kernels here, and write which one is used up to which size.
 
     The report says in how many cases the table's choice is within 3 % of the best, and what was not timed.
-    It is written after every case, so that a run that is cut off can be resumed. Interrupted, no table is
-    written.
+    It is written after every case, so that a run that is cut off can be resumed. A kernel whose choice has no
+    stable time stays undecided and keeps its entry; the exit code is 3 then. Interrupted, nothing is written.
     """
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
@@ -113,7 +113,9 @@ def command(
     path = out or of_device
     before = tables.entries(path if path.is_file() else of_device)
     found = tables.proposals(report) if tables.uses(report.rows) else []
-    for kernel in sorted({row.kernel for row in report.rows} - {one.kernel for one in found}):
+    kernels = {row.kernel for row in report.rows} | {one.kernel for one in report.untimed if one.kernel}
+    undecided = sorted(kernels - {one.kernel for one in found})
+    for kernel in undecided:
         kept = f"keeps its entry {before[kernel]}" if kernel in before else "has no entry, as before"
         say(f"{kernel}: undecided, {kept}: the table's choice has no time in any case")
     _propose(found, say)
@@ -123,6 +125,7 @@ def command(
         say(f"written to {shown(str(path))}")
     else:
         say("no entry is to be changed, and nothing is written")
+    raise SystemExit(3 if undecided else 0)
 
 
 def _measured(json_path: str | None, quiet: bool, resume: bool, **arguments: Any) -> TuneReport:

@@ -26,7 +26,7 @@ from fastkernels.measure.unused import MUCH_BYTES, give_back
 from fastkernels.records import Case, Device
 from fastkernels.runner.tuning.one_case import Looked, Stopwatch, Timed, look
 
-_NOWHERE = ("", "")
+_NOWHERE = ("", "", 0.0)
 _START_S = 120.0  # for imports and CUDA's start, beside a first call
 
 
@@ -100,12 +100,13 @@ class Lane:
         except (EOFError, ConnectionError):
             self._process.join()
             return self._lost(f"its process ended with exit code {self._process.exitcode}")
-        if time.monotonic() - self._since > limit_s + (_START_S if self._fresh else 0):
+        *_, more_s = self._at
+        if time.monotonic() - self._since > limit_s + (_START_S if self._fresh else more_s):
             return self._lost(f"its first call takes longer than {limit_s:g} s")
         return None
 
     def _lost(self, why: str) -> Lost:
-        kernel, implementation = self._at
+        kernel, implementation, _ = self._at
         self.close()
         self._start()
         return Lost(kernel, implementation, why)
@@ -127,8 +128,8 @@ def _serve(connection: Connection, device: Device, threads: int) -> None:
     gc.freeze()  # what is imported stays: to look through it after every case takes as long as a small one
     stopwatch: Stopwatch | None = None
 
-    def tell(kernel: str, implementation: str) -> None:
-        connection.send((kernel, implementation))
+    def tell(kernel: str, implementation: str, more_s: float = 0.0) -> None:
+        connection.send((kernel, implementation, more_s))
 
     with contextlib.suppress(EOFError, ConnectionError):  # whoever asked is gone
         while True:

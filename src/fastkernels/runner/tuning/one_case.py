@@ -42,10 +42,12 @@ MOST_LINKS = 16
 ROUNDS, ENOUGH = 10, 0.005  # of readings, until all medians are known as well as this
 # At a first look, beside other processes: what takes this much longer than another is not worth its readings.
 MUCH_SLOWER, MUCH_LONGER_S = 10, 5e-3
+IMPORT_S = 40.0  # for the library of an implementation, which several processes import at a time
 _SEED = 20261128
 _SPIN_S, _CYCLES_S = 100e-6, 2e9  # the device stands still while this much of the host's work is done
 
-Tell = Callable[[str, str], None]  # a kernel and its implementation, whose first call begins
+# A kernel and its implementation, whose first call begins; seconds that it may take beyond the limit.
+Tell = Callable[[str, str, float], None]
 Reader = Callable[[], float]  # microseconds of one call
 Forced = Callable[[], AbstractContextManager[None]]  # what makes a kernel's implementation run in the body
 
@@ -87,7 +89,7 @@ def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], tell: Tel
     untimed: list[Untimed] = []
     for name in registry.task(case.task).kernels:
         kernel = kernels.registered[name]
-        tell(name, "")
+        tell(name, "", IMPORT_S)
         if (first := _first_call(kernel, call)) is None:
             continue
         size, dtype, chosen = first
@@ -96,8 +98,11 @@ def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], tell: Tel
         for other in (chosen, *(n for n in kernel.names if n != chosen)):
             if (name, other) in skip or not _is_here(kernel, other, device):
                 continue
-            tell(name, other)
+            tell(name, other, IMPORT_S)
             try:
+                if (implementation := kernel.implementation(other)) is not None:
+                    implementation.function(name)  # imports its library
+                tell(name, other, 0.0)
                 outputs, seconds = _looked_at(call, {name: other}, before, device)
             except KernelError:
                 continue  # does not take this case
@@ -105,7 +110,7 @@ def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], tell: Tel
                 _require_device(device)
                 untimed.append(_untimed(case, name, other, in_short(error)))
                 continue
-            right = right or {key: value.clone() for key, value in outputs.items()}
+            right = right or outputs
             seen[other] = difference(right, outputs, before), seconds
         fastest = min((seconds for _, seconds in seen.values()), default=0.0)
         slow = {
@@ -272,7 +277,7 @@ class Stopwatch:
         failed: dict[str, str] = {}
         uncaptured = False
         for name in called.served:
-            tell(called.kernel, name)
+            tell(called.kernel, name, IMPORT_S)
             try:
                 with _noting(kernel, lambda args: noted.append(kernel.choose(args))), _forced(called, name)():
                     readers[name] = self._gpu.captured(calls, opened)
@@ -287,7 +292,7 @@ class Stopwatch:
         opened.close()
         readers, failed = {}, {}
         for name in called.served:
-            tell(called.kernel, name)
+            tell(called.kernel, name, IMPORT_S)
             try:
                 readers[name] = self._gpu.eager(calls[0], _forced(called, name))
             except Exception as error:

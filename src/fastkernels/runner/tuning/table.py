@@ -198,11 +198,11 @@ def _choices(several: Sequence[Use]) -> tuple[Choice, ...]:
 def _last_resort(found: Sequence[Choice], several: Sequence[Use]) -> list[Choice]:
     """The fastest that took every call, where none of those without a condition did: calls that nobody
     timed must not fall to the reference."""
-    serving = set.intersection(*({*use.times, *use.unknown} for use in several)) - {"reference"}
+    serving = set.intersection(*({*use.times, *use.unknown} for use in several)) | {"reference"}
     whole = {choice.use for choice in found if choice.max_rows is None and choice.dtype is None}
-    if serving & whole or not serving:
+    if serving & whole or len(serving) == 1:
         return []
-    best = min(serving, key=lambda name: sum(math.log(use.ratio(name)) for use in several))
+    best = min(serving - {"reference"}, key=lambda name: sum(math.log(use.ratio(name)) for use in several))
     return [Choice(use=best)]
 
 
