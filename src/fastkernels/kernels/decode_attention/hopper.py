@@ -4,6 +4,7 @@ few programs walk long parts of rows.
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ class Shape(NamedTuple):
     tile: int  # keys of a step
     stages: int  # steps on their way
     resident: int  # programs of a multiprocessor
+    merge: int = 0  # keys that a program attends to while it merges one head's part
 
 
 def shared_bytes(dims: int, shape: Shape) -> int:
@@ -65,6 +67,8 @@ def decode_attention(
     shape = SHAPES[dims]
     longest = min(max_seq_len, window + shape.tile) if window else max_seq_len
     wanted = shape.resident * multiprocessors(out.device) // (batch * num_kv_heads)
+    if shape.merge:  # keys / splits + merge group splits is least there
+        wanted = min(wanted, isqrt(longest * num_kv_heads // (shape.merge * num_heads)))
     splits = max(1, min(wanted, MOST_SPLITS, ceil_div(longest, shape.tile)))
     split_out = split_lse = counters = None
     if splits > 1:

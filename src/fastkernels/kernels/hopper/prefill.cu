@@ -127,8 +127,10 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
                 next = find_page(table, (block - 1) * TILE, work.first_key, work.end);
             barrier_wait(shared_address(&b->k_empty[stage]), phase);
             load_tile(k_tiles + stage * TILE_BYTES, &p.k, shared_address(&b->k_full[stage]), page, work.kv_head);
+#if !APART
             barrier_wait(shared_address(&b->v_empty[stage]), phase);
             load_tile(v_tiles + stage * TILE_BYTES, &p.v, shared_address(&b->v_full[stage]), page, work.kv_head);
+#endif
             if (++stage == STAGES) stage = 0, phase ^= 1;
         }
         ticket = __shfl_sync(~0u, ticket, 0);
@@ -139,6 +141,30 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
         if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
     }
 }
+
+#if APART
+// Values come by a warp of their own: a stage of theirs is emptied later than one of keys.
+DEVICE void load_values(const Params& p, u32 v_tiles, const Work* slots, Barriers* b) {
+    u32 stage = 0, phase = 1;
+    for (u32 turn = 0;; ++turn) {
+        u32 slot = turn % 2;
+        barrier_wait(shared_address(&b->work_full[slot]), (turn / 2) % 2);
+        Work work = slots[slot];
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&b->work_empty[slot]));
+        if (work.blocks < 0) break;
+        const int* table = p.tables + (long long)work.row * p.table_stride;
+        Page next = find_page(table, (work.blocks - 1) * TILE, work.first_key, work.end);
+        for (int block = work.blocks - 1; block >= work.first_block; --block) {
+            Page page = next;
+            if (block > work.first_block) next = find_page(table, (block - 1) * TILE, work.first_key, work.end);
+            barrier_wait(shared_address(&b->v_empty[stage]), phase);
+            load_tile(v_tiles + stage * TILE_BYTES, &p.v, shared_address(&b->v_full[stage]), page, work.kv_head);
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+    }
+}
+#endif
 
 constexpr int SCORES = TILE / 2;  // of a thread: two rows, a quarter of the keys
 constexpr int WEIGHTS = TILE / 4;  // registers of two
@@ -200,8 +226,10 @@ DEVICE void soften(float (&s)[S], float (&top)[2], float (&sum)[2], float (&shri
             more = fmaxf(more, s[4 * j + 2 * i + 1]);
         }
         most = fmaxf(top[i], quad_max(fmaxf(most, more)));
+        // A top that is near stays: weights are at most 2^LAZY, and nothing shrinks.
+        if (LAZY && (most - top[i]) * scale_log2 <= LAZY) most = top[i];
         float base = most == NEGATIVE_INFINITY ? 0.f : most * scale_log2;
-        shrink[i] = exp2_fast(top[i] * scale_log2 - base);
+        shrink[i] = LAZY && most == top[i] ? 1.f : exp2_fast(top[i] * scale_log2 - base);
         top[i] = most;
         float here = 0.f, there = 0.f;
 #pragma unroll
@@ -357,8 +385,9 @@ DEVICE void step(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], float (&top)[2], float 
     wgmma_wait<0>(o);
     held(w);
     if (leads) barrier_arrive(v_empty);
+    if (!LAZY || __any_sync(~0u, shrink[0] != 1.f || shrink[1] != 1.f))
 #pragma unroll
-    for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
+        for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
     narrow(w, s);
 }
 
@@ -463,7 +492,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const _
         barrier_init(shared_address(&b.q_empty), WARPS);
         for (int i = 0; i < 2; ++i) {
             barrier_init(shared_address(&b.work_full[i]), 1);
-            barrier_init(shared_address(&b.work_empty[i]), WARPS);
+            barrier_init(shared_address(&b.work_empty[i]), WARPS + APART);
         }
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(shared_address(&b.k_full[i]), 1);
@@ -479,6 +508,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const _
     if (threadIdx.x >= CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         if (threadIdx.x < CONSUMERS + 32) load(p, q_tile, k_tiles, v_tiles, slots, &b);
+#if APART
+        else if (threadIdx.x < CONSUMERS + 64) load_values(p, v_tiles, slots, &b);
+#endif
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         attend(p, q_tile, k_tiles, v_tiles, slots, &b, last_one);

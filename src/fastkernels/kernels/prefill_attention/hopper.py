@@ -30,6 +30,8 @@ class Shape(NamedTuple):
     ping_pong: bool = True  # the warpgroups take turns at the tensor cores
     beside: bool = True  # a step's softmax is computed beside the values of the step before
     half: bool = True  # a tile's first step is half as long where its keys end there
+    apart: bool = False  # keys and values have a loading warp each
+    lazy: int = 0  # the top of a row stays until weights would pass two to the power of this
 
 
 def options(shape: Shape) -> dict[str, int]:
@@ -38,6 +40,8 @@ def options(shape: Shape) -> dict[str, int]:
         "PING_PONG": int(shape.ping_pong),
         "BESIDE": int(shape.beside),
         "HALF_STEP": int(shape.half),
+        "APART": int(shape.apart),
+        "LAZY": shape.lazy,
     }
 
 
