@@ -6,6 +6,7 @@ batches/*.yaml           BatchSet      steps that cases are taken from, of sever
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
 devices/*.yaml           Device        measured ceilings and preferred implementations
+production.yaml          ProductionClass   which kernels production runs
 cases/L*/*.jsonl         Case          (records.py) written by build.py
 """
 
@@ -336,3 +337,13 @@ class Device(Record):
     l2_mib: float | None = None
     implementations: dict[str, tuple[str | Choice, ...]] = {}
     sources: dict[str, str] = {}  # figure -> how and where it was measured
+
+
+class ProductionClass(Record):
+    """Kernels of one kind that production runs for the operations `of`, names of kernels; each of the
+    implementations `by` is one."""
+
+    name: str  # as in "baseline without FlashAttention-3"
+    of: tuple[str, ...] = Field(min_length=1)
+    by: tuple[str, ...] = Field(min_length=1)
+    capability: tuple[int, ...] = ()  # major compute capabilities that it runs on; empty: all

@@ -22,6 +22,7 @@ from fastkernels.report.layout import (
     number,
     opening,
     table,
+    weaker,
 )
 
 MODELS = (
@@ -81,6 +82,7 @@ def parts(report: EvalReport, verbose: bool = False, room: int | None = None) ->
     found.append(Text())
     for columns, rows, _ in shown.values():
         found += legend(columns, rows)
+    found += weaker((model.model, model.absent) for model in report.models)
     found += left_out(*(without for _, _, without in shown.values()))
     if report.unfinished:
         rounds = [
