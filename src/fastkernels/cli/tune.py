@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastkernels.cli import options
-from fastkernels.cli.output import heading, table
 
 if TYPE_CHECKING:
     from fastkernels.records import Behind, TuneReport
@@ -82,7 +81,8 @@ def command(
 
     The report says in how many cases the table's choice is within 3 % of the best, and what was not timed.
     It is written after every case, so that a run that is cut off can be resumed. A kernel whose choice has no
-    stable time stays undecided and keeps its entry; the exit code is 3 then. Interrupted, nothing is written.
+    stable time stays undecided and keeps its entry; the exit code is 3 then. A run that was interrupted
+    writes no table, and one whose time was over writes it where --out or --from asks for it.
     """
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
@@ -120,7 +120,9 @@ def command(
         say(f"{kernel}: undecided, {kept}: the table's choice has no time in any case")
     _propose(found, say)
     chosen = {one.kernel: one.choices for one in found if one.choices}
-    if chosen:
+    if chosen and report.summary.left and out is None and report_path is None:
+        say("cases are left, so nothing is written: --out writes these entries, as does fk tune --from")
+    elif chosen:
         tables.write(chosen, path, report, of_device)
         say(f"written to {shown(str(path))}")
     else:
@@ -160,6 +162,8 @@ def _measured(json_path: str | None, quiet: bool, resume: bool, **arguments: Any
 
 
 def _tell(report: TuneReport, say: Any) -> None:
+    from fastkernels.report import layout
+
     summary, device = report.summary, report.environment.device
     say(f"fk tune on {device}: {summary.timed} of {summary.planned} cases timed, {summary.wall_s:.0f} s")
     if len(report.rows) <= _MOST_SHOWN:
@@ -167,7 +171,9 @@ def _tell(report: TuneReport, say: Any) -> None:
             (row.task, row.case, row.kernel, row.implementation, f"{row.us:.4g}", "chosen" * row.chosen)
             for row in report.rows
         ]
-        table(("task", "case", "kernel", "implementation", "us", ""), rows)
+        names = ("task", "case", "kernel", "implementation", "us", "")
+        columns = [layout.Column(name, "", right=name == "us") for name in names]
+        say(layout.plain([layout.table(columns, rows)]).rstrip())
     if summary.share is not None:
         percent = f"{100 * summary.share:.1f} % of {summary.cases} cases"
         say(f"the table's choice is within {100 * (summary.bound - 1):.0f} % of the best in {percent}")
@@ -191,7 +197,7 @@ def _untimed(report: TuneReport, say: Any) -> None:
         what = f"{one.kernel} {one.implementation}" if one.implementation else one.task
         found.setdefault((what, one.why), []).append(one.case)
     if found or report.summary.left:
-        heading("Not timed")
+        say("\nNot timed")
     for (what, why), cases in list(found.items())[:_MOST_SHOWN]:
         more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
         say(f"{what}: {why} ({cases[0]}{more})")
@@ -215,7 +221,7 @@ def _propose(found: Iterable[Proposal], say: Any) -> None:
     found = list(found)
     if not found:
         return
-    heading("Proposed")
+    say("\nProposed")
     for one in found:
         if one.choices:
             told = ", ".join(_choice(choice) for choice in one.choices)

@@ -102,6 +102,13 @@ def test_resume_goes_on_with_the_report_of_json(tmp_path: Path, monkeypatch) -> 
     assert "name it with --json" in found.output
 
 
+def test_a_run_whose_time_was_over_writes_no_table_unasked(monkeypatch) -> None:
+    monkeypatch.setattr(run, "run_tuning", lambda *given: report(10.25, 5.0))
+    found = CliRunner().invoke(main, ["tune", "--device", "cpu", "--seconds", "5"])
+    assert found.exit_code == 0
+    assert "cases are left, so nothing is written" in found.stdout
+
+
 @pytest.mark.parametrize("text", ['{"kind": "kernels"}', "[]"])
 def test_another_kind_of_report_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "r.json"

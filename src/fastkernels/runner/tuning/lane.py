@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from fastkernels.measure.room import in_short
-from fastkernels.measure.unused import MUCH_BYTES, give_back
+from fastkernels.measure.room import in_short, is_the_machines
+from fastkernels.measure.unused import give_back
 from fastkernels.records import Case, Device
 from fastkernels.runner.tuning.one_case import Looked, Stopwatch, Timed, look
 
@@ -41,15 +41,17 @@ class Lost:
 
 @dataclass(frozen=True)
 class Failed:
-    """An error of the case as a whole."""
+    """An error of the case as a whole. `lacks_memory`: it may go well with the device to itself."""
 
     why: str
+    lacks_memory: bool
 
 
 @dataclass(frozen=True)
 class _Look:
     case: Case
     skip: frozenset[tuple[str, str]]
+    is_alone: bool
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,9 @@ class Lane:
         theirs.close()
         self._fresh = True
 
-    def look(self, case: Case, skip: frozenset[tuple[str, str]]) -> None:
-        self._ask(_Look(case, skip))
+    def look(self, case: Case, skip: frozenset[tuple[str, str]], is_alone: bool) -> None:
+        """is_alone: no other lane is at work."""
+        self._ask(_Look(case, skip, is_alone))
 
     def time(self, case: Case, looked: Looked, budget_s: float) -> None:
         self._ask(_Time(case, looked, budget_s))
@@ -138,16 +141,16 @@ def _serve(connection: Connection, device: Device, threads: int) -> None:
             answer: Answer
             try:
                 if isinstance(question, _Look):
-                    answer = look(question.case, device, question.skip, tell)
+                    answer = look(question.case, device, question.skip, question.is_alone, tell)
                 else:
                     stopwatch = stopwatch or Stopwatch(device)
                     answer = stopwatch.times(question.case, question.looked, question.budget_s, tell)
             except Exception as error:
                 if device == "cuda":
                     torch.cuda.synchronize()  # raises where the device is lost: the process ends with it
-                answer = Failed(f"{type(error).__name__}: {in_short(error)}")
+                answer = Failed(f"{type(error).__name__}: {in_short(error)}", is_the_machines(error))
             connection.send(answer)
             # Modules are in circles of references: their memory is another case's once they are collected.
             gc.collect()
             if device == "cuda":
-                give_back(MUCH_BYTES)
+                give_back()

@@ -34,7 +34,7 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.cold import l2_flush
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
-from fastkernels.measure.room import in_short
+from fastkernels.measure.room import in_short, is_the_machines
 from fastkernels.records import UNSTABLE_HALF_WIDTH, Case, Contract, Device, TunedRow, Untimed
 
 # Fewer than the judge's 64: what is chosen may be 3 % from the best, a judged win is of 1 %.
@@ -79,9 +79,9 @@ class Timed:
 # ---------------------------------------------------------------- the first look
 
 
-def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], tell: Tell) -> Looked:
+def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], is_alone: bool, tell: Tell) -> Looked:
     """Calls of every implementation that is installed and takes the case, but for those of `skip`. Raises
-    what CUDA raises where the device is lost."""
+    what CUDA raises where the device is lost, or has no memory left while it is not alone there."""
     overlay = Overlay.over_baseline()
     (call,) = _links(case, overlay, device, ChainPlan())
     before = {name: value.clone() for name, value in call.mutable.items()}
@@ -108,6 +108,8 @@ def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], tell: Tel
                 continue  # does not take this case
             except Exception as error:
                 _require_device(device)
+                if not is_alone and is_the_machines(error):
+                    raise
                 untimed.append(_untimed(case, name, other, in_short(error)))
                 continue
             right = right or outputs

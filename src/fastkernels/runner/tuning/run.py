@@ -26,7 +26,7 @@ from fastkernels.runner.tuning.one_case import Looked, Timed
 from fastkernels.runner.tuning.plan import TuneRequest, plan
 from fastkernels.runner.tuning.table import summarize
 
-ROUND_S, ROUND_SHARE = 60.0, 0.4  # of looking, and of the whole run's seconds
+ROUND_S, ROUND_SHARE = 60.0, 0.4  # of looking; at most this part of what is left of the run's seconds
 MOST_LOST = 2  # processes, before an implementation, or a case, is left out
 _POLL_S = 0.5
 
@@ -75,9 +75,8 @@ class _Run:
         lanes = [Lane(self._request.device, threads) for _ in range(self._request.processes)]
         alone = Lane(self._request.device, threads) if self._request.device == "cuda" else lanes[0]
         try:
-            while self._waiting and time.monotonic() < end_s:
-                share_s = ROUND_SHARE * (self._request.seconds or float("inf"))
-                looked = self._look(lanes, min(time.monotonic() + min(ROUND_S, share_s), end_s))
+            while self._waiting and (left_s := end_s - time.monotonic()) > 0:
+                looked = self._look(lanes, time.monotonic() + min(ROUND_S, ROUND_SHARE * left_s))
                 self._time(alone, looked, end_s)
         except KeyboardInterrupt:
             complete = False
@@ -108,26 +107,30 @@ class _Run:
         places: dict[Lane, tuple[int, Case]] = {}
         number = 0
         again: list[tuple[int, Case]] = []
+        alone: list[tuple[int, Case]] = []  # found too little memory beside the others
         while True:
             for lane in (lane for lane in lanes if lane not in places):
-                if time.monotonic() >= until_s or not (again or self._waiting):
-                    break
                 if again:
                     place, case = again.pop(0)
-                else:
+                elif self._waiting and time.monotonic() < until_s:
                     place, case = number, self._waiting.popleft()
                     number += 1
+                else:
+                    break
                 self._tell("looking at", case)
-                lane.look(case, self._skipped(case))
+                lane.look(case, self._skipped(case), is_alone=len(lanes) == 1)
                 places[lane] = place, case
-            if not places:
-                # What found no time comes first in the next round.
-                self._waiting.extendleft(case for _, case in sorted(again, reverse=True, key=_place))
+            if not places and not alone:
                 return [found[place] for place in sorted(found)]
+            if not places:
+                lanes, again, alone = lanes[:1], alone, []
+                continue
             for lane, answer in self._answers(places):
                 place, case = places.pop(lane)
                 if isinstance(answer, Looked):
                     found[place] = case, answer
+                elif isinstance(answer, Failed) and answer.lacks_memory and len(lanes) > 1:
+                    alone.append((place, case))
                 elif not self._given_up(case, answer):
                     again.append((place, case))
 
@@ -214,10 +217,6 @@ class _Run:
 
 
 _WITHOUT = "no implementation that is installed has a time"
-
-
-def _place(one: tuple[int, Case]) -> int:
-    return one[0]
 
 
 def _without(looked: Looked, skip: frozenset[tuple[str, str]]) -> Looked:

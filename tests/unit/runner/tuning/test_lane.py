@@ -20,7 +20,7 @@ def answered(lane: Lane, limit_s: float = 60.0):
 def test_it_looks_times_and_is_replaced_when_it_dies_or_takes_too_long() -> None:
     lane = Lane("cpu", threads=1)
     try:
-        lane.look(CASE, frozenset())
+        lane.look(CASE, frozenset(), is_alone=True)
         looked = answered(lane)
         assert isinstance(looked, Looked)
         lane.time(CASE, looked, 0.01)
@@ -32,7 +32,7 @@ def test_it_looks_times_and_is_replaced_when_it_dies_or_takes_too_long() -> None
         assert isinstance(lost, Lost)
         assert lost.why == "its first call takes longer than -100 s"
         assert lane._process.pid != pid
-        lane.look(CASE, frozenset())
+        lane.look(CASE, frozenset(), is_alone=True)
         os.kill(lane._process.pid, signal.SIGKILL)
         assert answered(lane).why == "its process ended with exit code -9"
     finally:

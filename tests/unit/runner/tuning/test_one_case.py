@@ -33,7 +33,7 @@ def test_a_look_compares_results_and_leaves_out_what_cannot_serve(implementation
 
     implementations(wrong=lambda *args: reference(*args) * 1.5, failing=failing)
     told = []
-    found = look(CASE, "cpu", frozenset({("rms_norm", "skipped")}), lambda *one: told.append(one[:2]))
+    found = look(CASE, "cpu", frozenset({("rms_norm", "skipped")}), False, lambda *one: told.append(one[:2]))
     (called,) = found.called
     assert (called.kernel, called.chosen, called.dtype) == ("rms_norm", "torch", CASE.dtype)
     assert called.size == math.prod(CASE.inputs["x"].shape[:-1])
@@ -49,7 +49,7 @@ def test_a_look_compares_results_and_leaves_out_what_cannot_serve(implementation
 def test_what_was_skipped_is_not_called(implementations) -> None:
     called: list[int] = []
     implementations(slow=lambda *args: called.append(1))
-    look(CASE, "cpu", frozenset({("rms_norm", "slow")}), lambda *one: None)
+    look(CASE, "cpu", frozenset({("rms_norm", "slow")}), False, lambda *one: None)
     assert not called
 
 
@@ -63,7 +63,7 @@ def test_times_are_of_the_implementation_that_is_named(implementations, monkeypa
 
     implementations(slower=slower)
     monkeypatch.setattr(one_case, "UNSTABLE_HALF_WIDTH", math.inf)  # other work on this machine
-    looked = look(CASE, "cpu", frozenset(), lambda *one: None)
+    looked = look(CASE, "cpu", frozenset(), False, lambda *one: None)
     timed = Stopwatch("cpu").times(CASE, looked, 0.05, lambda *one: None)
     us = {row.implementation: row.us for row in timed.rows}
     assert us["slower"] > 3 * us["reference"]
@@ -73,7 +73,7 @@ def test_times_are_of_the_implementation_that_is_named(implementations, monkeypa
 
 def test_times_that_are_not_known_are_no_times(monkeypatch) -> None:
     monkeypatch.setattr(one_case, "UNSTABLE_HALF_WIDTH", -1.0)
-    looked = look(CASE, "cpu", frozenset(), lambda *one: None)
+    looked = look(CASE, "cpu", frozenset(), False, lambda *one: None)
     timed = Stopwatch("cpu").times(CASE, looked, 0.01, lambda *one: None)
     assert not timed.rows
     assert all("readings: the median of about" in one.why for one in timed.untimed)

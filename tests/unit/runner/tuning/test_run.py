@@ -35,8 +35,8 @@ def played(monkeypatch) -> Played:
         def __init__(self, device: str, threads: int) -> None:
             self._answer = None
 
-        def look(self, case: Case, skip: frozenset) -> None:
-            script.asked.append(("look", case.id, skip))
+        def look(self, case: Case, skip: frozenset, is_alone: bool) -> None:
+            script.asked.append(("look", case.id, skip, is_alone))
             names = [name for name in ("torch", "slow") if ("rms_norm", name) not in skip]
             called = Called("rms_norm", 8, "float32", "torch", dict.fromkeys(names, 0.0))
             self._answer = (script.look and script.look.pop(0)) or Looked(ChainPlan(), (called,), ())
@@ -105,7 +105,7 @@ def test_what_was_lost_twice_is_not_tried_again(played) -> None:
 
 def test_a_case_that_ends_processes_or_fails_is_left_out(played) -> None:
     nowhere = Lost("", "", "its process ended with exit code 1")
-    played.look = [nowhere, Failed("ValueError: no room"), nowhere]
+    played.look = [nowhere, Failed("ValueError: no room", lacks_memory=False), nowhere]
     report = run.run_tuning(REQUEST)
     whole = {u.why for u in report.untimed if u.implementation is None}
     assert whole == {nowhere.why, "ValueError: no room"}
@@ -142,3 +142,13 @@ def test_interrupted_it_reports_what_was_timed(played) -> None:
     assert not report.complete
     assert report.summary.timed == 1
     assert played.asked[-1] == ("close",)
+
+
+def test_what_found_no_memory_beside_others_is_looked_at_alone(played) -> None:
+    played.look = [Failed("OutOfMemoryError: no memory", lacks_memory=True)]
+    report = run.run_tuning(REQUEST)
+    first = played.asked[0][1]
+    assert first in timed(report)
+    looks = [(one[1], one[3]) for one in played.asked if one[0] == "look"]
+    assert looks[0] == (first, False)
+    assert looks[-1] == (first, True)
