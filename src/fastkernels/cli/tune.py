@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ import click
 from fastkernels.cli import options
 
 if TYPE_CHECKING:
-    from fastkernels.records import Behind, TuneReport
+    from fastkernels.records import Behind, TuneReport, Untimed
     from fastkernels.runner.tuning.table import Proposal
 
 _MOST_SHOWN = 30  # rows of one kind; the report has all
 _MOST_PROCESSES = 8
+_FIGURES = re.compile(r"\d[\d.e+-]*")
 
 
 @click.command(
@@ -191,16 +193,16 @@ def _is_apart(difference: float) -> bool:
 
 
 def _untimed(report: TuneReport, say: Any) -> None:
-    """By kernel, implementation and reason, with the first case of each."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    """By kernel, implementation and reason, figures aside, with the first case of each."""
+    found: dict[tuple[str, str], list[Untimed]] = {}
     for one in report.untimed:
         what = f"{one.kernel} {one.implementation}" if one.implementation else one.task
-        found.setdefault((what, one.why), []).append(one.case)
+        found.setdefault((what, _FIGURES.sub("#", one.why)), []).append(one)
     if found or report.summary.left:
         say("\nNot timed")
-    for (what, why), cases in list(found.items())[:_MOST_SHOWN]:
-        more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
-        say(f"{what}: {why} ({cases[0]}{more})")
+    for (what, _), several in list(found.items())[:_MOST_SHOWN]:
+        more = f" and {len(several) - 1} more cases" if len(several) > 1 else ""
+        say(f"{what}: {several[0].why} ({several[0].case}{more})")
     if len(found) > _MOST_SHOWN:
         say(f"and {len(found) - _MOST_SHOWN} further reasons: the report has all")
     if left := report.summary.left:

@@ -104,6 +104,8 @@ def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], is_alone:
                     implementation.function(name)  # imports its library
                 tell(name, other, 0.0)
                 outputs, seconds = _looked_at(call, {name: other}, before, device)
+                right = right or outputs
+                seen[other] = difference(right, outputs, before), seconds
             except KernelError:
                 continue  # does not take this case
             except Exception as error:
@@ -112,8 +114,6 @@ def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], is_alone:
                     raise
                 untimed.append(_untimed(case, name, other, in_short(error)))
                 continue
-            right = right or outputs
-            seen[other] = difference(right, outputs, before), seconds
         fastest = min((seconds for _, seconds in seen.values()), default=0.0)
         slow = {
             other: seconds

@@ -76,7 +76,7 @@ class _Run:
         alone = Lane(self._request.device, threads) if self._request.device == "cuda" else lanes[0]
         try:
             while self._waiting and (left_s := end_s - time.monotonic()) > 0:
-                looked = self._look(lanes, time.monotonic() + min(ROUND_S, ROUND_SHARE * left_s))
+                looked = self._look(lanes, time.monotonic() + min(ROUND_S, max(1.0, ROUND_SHARE * left_s)))
                 self._time(alone, looked, end_s)
         except KeyboardInterrupt:
             complete = False
