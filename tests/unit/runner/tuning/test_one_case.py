@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from fastkernels import kernels, registry
+from fastkernels.errors import KernelError
+from fastkernels.kernels.base import forced
 from fastkernels.kernels.choice import Implementation
 from fastkernels.runner.tuning import one_case
 from fastkernels.runner.tuning.one_case import Stopwatch, difference, look
@@ -98,3 +100,78 @@ def test_of_what_a_call_changes_the_change_counts() -> None:
     before, theirs, ours = torch.full((100,), 1e3), torch.full((100,), 1e3), torch.full((100,), 1e3)
     theirs[0], ours[0] = 1001.0, 1002.0
     assert difference({"arg.c": theirs}, {"arg.c": ours}, {"arg.c": before}) == pytest.approx(1.0)
+
+
+class PlayedGpu:
+    """Captures what it is not told to refuse; readings are fixed: 5 us captured, 9 eager."""
+
+    def __init__(self, refused: str | None, eager: Exception | None = None) -> None:
+        self._refused, self._eager = refused, eager
+        self.released: list[str] = []
+
+    def captured(self, calls, opened):
+        name = forced()[-1]["rms_norm"]
+        opened.callback(self.released.append, name)
+        for call in calls:
+            one_case._alone(call)()
+        if name == self._refused:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return lambda: 5.0
+
+    def eager(self, call, forced):
+        with forced(), call.ambient():
+            call.run()
+        if self._eager is not None:
+            raise self._eager
+        return lambda: 9.0
+
+
+def played(gpu: PlayedGpu) -> one_case.Timed:
+    stopwatch = Stopwatch("cpu")
+    stopwatch._gpu = gpu  # type: ignore[assignment]
+    looked = look(CASE, "cpu", frozenset(), True, lambda *one: None)
+    return stopwatch.times(CASE, looked, 0.0, lambda *one: None)
+
+
+def test_all_of_a_case_are_timed_under_one_contract() -> None:
+    timed = played(gpu := PlayedGpu(None))
+    assert {(r.implementation, r.contract, r.us) for r in timed.rows} == {
+        ("torch", "graph", 5.0),
+        ("reference", "graph", 5.0),
+    }
+    assert sorted(gpu.released) == ["reference", "torch"], "graphs hold memory"
+    timed = played(gpu := PlayedGpu("reference"))
+    assert {(r.implementation, r.contract, r.us) for r in timed.rows} == {
+        ("torch", "eager", 9.0),
+        ("reference", "eager", 9.0),
+    }
+    assert [r.implementation for r in timed.rows if r.chosen] == ["torch"]
+    assert sorted(gpu.released) == ["reference", "torch"]
+
+
+def test_what_fails_eagerly_too_is_said(implementations) -> None:
+    timed = played(PlayedGpu("reference", ValueError("no room. See below")))
+    assert not timed.rows
+    assert {(one.implementation, one.why) for one in timed.untimed} == {
+        ("torch", "no room"),
+        ("reference", "no room"),
+    }
+
+
+def test_what_declines_the_models_layout_does_not_change_the_contract(implementations) -> None:
+    reference, calls = kernels.registered["rms_norm"].reference, []
+
+    def declining(*args):
+        calls.append(1)
+        if len(calls) > 2:  # the look makes two
+            raise KernelError("needs packed rows")
+        return reference(*args)
+
+    implementations(declining=declining)
+    timed = played(PlayedGpu("declining"))
+    assert {(r.implementation, r.contract) for r in timed.rows} == {
+        ("torch", "graph"),
+        ("reference", "graph"),
+    }
+    (declined,) = timed.untimed
+    assert declined.why == "does not take the model's layout: needs packed rows"
