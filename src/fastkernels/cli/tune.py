@@ -212,7 +212,8 @@ def _untimed(report: TuneReport, say: Any) -> None:
 def _exceptions(found: Sequence[Behind], say: Any) -> None:
     for one in found[:_MOST_SHOWN]:
         why = f" ({one.why})" if one.why else ""
-        say(f"  {one.ratio:.2f}  {one.task} {one.case}: {one.kernel}={one.chosen}, best {one.best}{why}")
+        what = f"{one.task} {one.case}" + (" (eager)" if one.contract == "eager" else "")
+        say(f"  {one.ratio:.2f}  {what}: {one.kernel}={one.chosen}, best {one.best}{why}")
     if len(found) > _MOST_SHOWN:
         say(f"  and {len(found) - _MOST_SHOWN} more: the report has all")
 

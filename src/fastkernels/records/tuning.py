@@ -18,7 +18,7 @@ class TunedRow(Record):
     implementation: str
     us: float  # median, of one call
     chosen: bool  # whether the table has it run here
-    contract: Contract  # the same for all implementations of a case
+    contract: Contract  # `eager` beside `graph` in cases of which some implementation cannot be captured
     size: int  # of the kernel's call, by which the table may choose
     dtype: str  # of the call's first tensor, likewise
     noise_pct: float  # how far the interval of the median reaches
@@ -40,6 +40,7 @@ class Behind(Record):
 
     task: str
     case: str
+    contract: Contract
     kernel: str
     chosen: str
     best: str
@@ -48,7 +49,7 @@ class Behind(Record):
 
 
 class TuneSummary(Record):
-    cases: int  # in which the table's choice and at least one other implementation have times
+    cases: int  # in which the table's choice and another have times; of two contracts each counts
     bound: float  # 1.03: so much slower than the best the choice may be
     share: float | None  # of these cases, in which it is not; None without one
     exceptions: tuple[Behind, ...]

@@ -4,7 +4,8 @@
     timed = Stopwatch("cuda").times(case, looked, budget_s=0.2)
 
 Times are those of the judge's contracts (measure/contracts.py): on a GPU `graph`, chains of captured calls
-from a cold L2; `eager` for all of them where one cannot be captured; `host` on a CPU. Readings of all
+from a cold L2, as decoding runs them; `host` on a CPU. Where one cannot be captured, all are timed `eager`,
+too, as prefill runs: with plans that were made before, as of a step of many layers. Readings of all
 implementations take turns. There is no judge beside them: implementations are our own, and so is the process.
 What a call changes stays changed for the next one.
 """
@@ -12,6 +13,7 @@ What a call changes stays changed for the next one.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -25,6 +27,7 @@ from torch import Tensor
 from fastkernels import kernels, registry
 from fastkernels.errors import KernelError
 from fastkernels.kernels.base import Kernel
+from fastkernels.kernels.plans import capturing, plan_scope
 from fastkernels.loader import views
 from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import Call, bind, build_module
@@ -170,9 +173,8 @@ def _first_call(kernel: Kernel, call: Call) -> tuple[int, str, str] | None:
     found: list[tuple[int, str, str]] = []
 
     def reached(args: Sequence[Any]) -> None:
-        first = next(arg for arg in args if isinstance(arg, Tensor))
         size = kernel.rows(*args) if kernel.rows else 0
-        found.append((size, str(first.dtype).removeprefix("torch."), kernel.choose(args)))
+        found.append((size, str(_first_tensor(args).dtype).removeprefix("torch."), kernel.choose(args)))
         raise _Reached
 
     with torch.inference_mode(), call.ambient(), _noting(kernel, reached):
@@ -181,6 +183,10 @@ def _first_call(kernel: Kernel, call: Call) -> tuple[int, str, str] | None:
         except _Reached:
             return found[0]
     return None
+
+
+def _first_tensor(args: Sequence[Any]) -> Tensor:
+    return next(arg for arg in args if isinstance(arg, Tensor))
 
 
 @contextmanager
@@ -240,67 +246,85 @@ class Stopwatch:
         rows: list[TunedRow] = []
         untimed: list[Untimed] = []
         for called in looked.called:
-            with torch.inference_mode(), ExitStack() as opened:
-                contract, readers, chosen, failed = self._readers(calls, called, opened, tell)
-                for name, why in failed.items():
-                    untimed.append(_untimed(case, called.kernel, name, why))
-                for name, found in _sampled(readers, budget_s).items():
-                    if found.half_width > UNSTABLE_HALF_WIDTH:
+            with torch.inference_mode():
+                for one in self._contracts(calls, called, tell):
+                    untimed += [_untimed(case, called.kernel, name, why) for name, why in one.failed.items()]
+                    for name, found in _sampled(one.readers, budget_s).items():
+                        if found.half_width <= UNSTABLE_HALF_WIDTH:
+                            rows.append(_row(case, called, name, one, found))
+                            continue
                         why = f"{found.n} readings: the median of about {found.median:.4g} us is known to "
                         why += f"{100 * found.half_width:.0f} % only"
                         untimed.append(_untimed(case, called.kernel, name, why))
-                        continue
-                    rows.append(
-                        TunedRow(
-                            task=case.task,
-                            case=case.id,
-                            kernel=called.kernel,
-                            implementation=name,
-                            us=found.median,
-                            chosen=name == chosen,
-                            contract=contract,
-                            size=called.size,
-                            dtype=called.dtype,
-                            noise_pct=100 * found.half_width,
-                            difference=called.served[name],
-                        )
-                    )
         return Timed(tuple(rows), tuple(untimed))
 
-    def _readers(
-        self, calls: Sequence[Call], called: Called, opened: ExitStack, tell: Tell
-    ) -> tuple[Contract, dict[str, Reader], str, dict[str, str]]:
-        """How each is read, under one contract; what the table chooses under it; what failed."""
+    def _contracts(self, calls: Sequence[Call], called: Called, tell: Tell) -> Iterator[_UnderContract]:
+        """Ready to be read, one after another."""
+        forced = {name: _forced(called, name) for name in called.served}
         if self._gpu is None:
-            found = {name: _of_host(calls[0], _forced(called, name)) for name in called.served}
-            return "host", found, called.chosen, {}
-        kernel, noted = kernels.registered[called.kernel], [called.chosen]
-        readers: dict[str, Reader] = {}
-        failed: dict[str, str] = {}
+            found = {name: _of_host(calls[0], each) for name, each in forced.items()}
+            yield _UnderContract("host", found, called.chosen, {})
+            return
+        kernel, chosen = kernels.registered[called.kernel], [called.chosen]
         uncaptured = False
-        for name in called.served:
-            tell(called.kernel, name, IMPORT_S)
-            try:
-                with _noting(kernel, lambda args: noted.append(kernel.choose(args))), _forced(called, name)():
-                    readers[name] = self._gpu.captured(calls, opened)
-            except Exception:
-                _require_device(self._device)
-                if (why := _declined(calls[-1], _forced(called, name))) is None:
-                    uncaptured = True
-                    break
-                failed[name] = why
+
+        def note(args: Sequence[Any]) -> None:
+            if capturing(_first_tensor(args)):
+                chosen.append(kernel.choose(args))
+
+        with ExitStack() as opened:
+            readers: dict[str, Reader] = {}
+            failed: dict[str, str] = {}
+            for name, each in forced.items():
+                tell(called.kernel, name, IMPORT_S)
+                try:
+                    with _noting(kernel, note), each():
+                        readers[name] = self._gpu.captured(calls, opened)
+                except Exception:
+                    _require_device(self._device)
+                    if (why := _declined(calls[-1], each)) is None:
+                        uncaptured = True
+                    else:
+                        failed[name] = why
+            yield _UnderContract("graph", readers, chosen[-1], failed)
         if not uncaptured:
-            return "graph", readers, noted[-1], failed
-        opened.close()
+            return
         readers, failed = {}, {}
-        for name in called.served:
-            tell(called.kernel, name, IMPORT_S)
-            try:
-                readers[name] = self._gpu.eager(calls[0], _forced(called, name))
-            except Exception as error:
-                _require_device(self._device)
-                failed[name] = in_short(error)
-        return "eager", readers, called.chosen, failed
+        with plan_scope(frozen=True):
+            for name, each in forced.items():
+                tell(called.kernel, name, IMPORT_S)
+                try:
+                    readers[name] = self._gpu.eager(calls, each)
+                except Exception as error:
+                    _require_device(self._device)
+                    failed[name] = in_short(error)
+            yield _UnderContract("eager", readers, called.chosen, failed)
+
+
+@dataclass(frozen=True)
+class _UnderContract:
+    """How implementations are read, what the table chooses of them, and what failed."""
+
+    contract: Contract
+    readers: dict[str, Reader]
+    chosen: str
+    failed: dict[str, str]
+
+
+def _row(case: Case, called: Called, name: str, under: _UnderContract, found: stats.Interval) -> TunedRow:
+    return TunedRow(
+        task=case.task,
+        case=case.id,
+        kernel=called.kernel,
+        implementation=name,
+        us=found.median,
+        chosen=name == under.chosen,
+        contract=under.contract,
+        size=called.size,
+        dtype=called.dtype,
+        noise_pct=100 * found.half_width,
+        difference=called.served[name],
+    )
 
 
 class _Ahead:
@@ -333,22 +357,26 @@ class _Gpu:
         graph.capture([_alone(call) for call in calls])
         return lambda: self._us(graph.run(_nothing, _nothing, _ignore)) / len(calls)
 
-    def eager(self, call: Call, forced: Forced) -> Reader:
-        """Of one, whose launches are enqueued while the device stands still."""
+    def eager(self, calls: Sequence[Call], forced: Forced) -> Reader:
+        """Of one after another, whose launches are enqueued while the device stands still."""
         eager = Eager(self._device)
+        enqueued_s = 0.0
+        for call in calls:
+            with forced(), call.ambient():
+                call.run()
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                call.run()
+                enqueued_s = time.perf_counter() - begin
+                torch.cuda.synchronize()
+        eager.hold = _Ahead(_SPIN_S + 2 * enqueued_s)
+        turns = itertools.cycle(calls)
 
         def read() -> float:
+            call = next(turns)
             with forced(), call.ambient():
                 return self._us(eager.run(_nothing, call.run, _ignore))
 
-        with forced(), call.ambient():
-            call.run()
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            call.run()
-            enqueued_s = time.perf_counter() - begin
-            torch.cuda.synchronize()
-        eager.hold = _Ahead(_SPIN_S + 2 * enqueued_s)
         return read
 
     def _us(self, ns: int) -> float:

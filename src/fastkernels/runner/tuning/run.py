@@ -92,12 +92,9 @@ class _Run:
             raise UsageError(f"--resume: the report is of {told}. Times do not mix: name a new file")
         known = {(case.task, case.id) for case in self._planned}
         self._rows = [row for row in before.rows if (row.task, row.case) in known]
-        several = {(one.task, one.case) for one in self._untimed}
-        self._untimed += [
-            one
-            for one in before.untimed
-            if (one.task, one.case) in known and (one.task, one.case) not in several
-        ]
+        whole = {(one.task, one.case) for one in before.untimed if one.implementation is None}
+        ended = known & ({(row.task, row.case) for row in self._rows} | whole)  # the others come again
+        self._untimed += [one for one in before.untimed if (one.task, one.case) in ended]
 
     # ------------------------------------------------------------ looking
 

@@ -26,7 +26,7 @@ import numpy as np
 import yaml
 
 from fastkernels.errors import FileFormatError, UsageError
-from fastkernels.records import Behind, TunedRow, TuneReport, TuneSummary, Untimed
+from fastkernels.records import Behind, Contract, TunedRow, TuneReport, TuneSummary, Untimed
 from fastkernels.registry.schema import Choice
 
 BOUND = 1.03  # of the best's time
@@ -46,6 +46,7 @@ class Use:
 
     task: str
     case: str
+    contract: Contract
     size: int
     dtype: str
     chosen: str
@@ -73,8 +74,8 @@ class Use:
 
     def behind(self, kernel: str, name: str, why: str = "") -> Behind:
         return Behind(
-            task=self.task, case=self.case, kernel=kernel, chosen=name, best=self.best,
-            ratio=self.ratio(name), why=why,
+            task=self.task, case=self.case, contract=self.contract, kernel=kernel, chosen=name,
+            best=self.best, ratio=self.ratio(name), why=why,
         )  # fmt: skip
 
 
@@ -90,23 +91,24 @@ class Proposal:
 
 
 def uses(rows: Iterable[TunedRow], untimed: Iterable[Untimed] = ()) -> dict[str, list[Use]]:
-    """By kernel, the cases in which the table's choice has a time."""
-    found: dict[tuple[str, str, str], list[TunedRow]] = defaultdict(list)
+    """By kernel, the cases in which the table's choice has a time, once for each contract."""
+    found: dict[tuple[str, str, str, Contract], list[TunedRow]] = defaultdict(list)
     for row in rows:
-        found[row.kernel, row.task, row.case].append(row)
+        found[row.kernel, row.task, row.case, row.contract].append(row)
     without: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for one in untimed:
         if one.kernel is not None and one.implementation is not None:
             without[one.kernel, one.task, one.case].add(one.implementation)
     by_kernel: dict[str, list[Use]] = defaultdict(list)
-    for key, mine in found.items():
-        kernel, task, case = key
+    for (kernel, task, case, contract), mine in found.items():
         chosen = next((row.implementation for row in mine if row.chosen), None)
         if chosen is None:
             continue
         times = {r.implementation: r.us for r in mine if r.chosen or r.difference <= MOST_APART}
-        unknown = frozenset(without[key] | {r.implementation for r in mine}) - times.keys()
-        by_kernel[kernel].append(Use(task, case, mine[0].size, mine[0].dtype, chosen, times, unknown))
+        unknown = frozenset(without[kernel, task, case] | {r.implementation for r in mine}) - times.keys()
+        by_kernel[kernel].append(
+            Use(task, case, contract, mine[0].size, mine[0].dtype, chosen, times, unknown)
+        )
     return dict(sorted(by_kernel.items()))
 
 

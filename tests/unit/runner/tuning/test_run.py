@@ -6,7 +6,7 @@ import pytest
 
 from fastkernels.errors import UsageError
 from fastkernels.measure.chain import ChainPlan
-from fastkernels.records import Case, TunedRow, TuneReport
+from fastkernels.records import Case, TunedRow, TuneReport, Untimed
 from fastkernels.runner.tuning import run
 from fastkernels.runner.tuning.lane import Failed, Lost
 from fastkernels.runner.tuning.one_case import Called, Looked, Timed
@@ -127,7 +127,11 @@ def test_time_that_is_over_leaves_cases_and_a_resumed_run_takes_them(played, mon
     assert 0 < first.summary.timed < first.summary.planned
     assert sum(first.summary.left.values()) == first.summary.planned - first.summary.timed
     played.asked.clear()
-    second = run.run_tuning(REQUEST, before=first)
+    task, (case, *_) = "L1/rms_norm", sorted(set(timed(run.run_tuning(REQUEST))) - timed(first))
+    played.asked.clear()
+    begun = Untimed(task=task, case=case, kernel="rms_norm", implementation="slow", why="too long")
+    second = run.run_tuning(REQUEST, before=first.model_copy(update={"untimed": (begun,)}))
+    assert second.untimed == (), "it is tried again with its case"
     assert second.rows[: len(first.rows)] == first.rows
     assert {one[1] for one in played.asked if one[0] == "time"} == timed(second) - timed(first)
     assert second.summary.timed == second.summary.planned

@@ -8,17 +8,25 @@ import yaml
 from fastkernels import registry
 from fastkernels.errors import FileFormatError, UsageError
 from fastkernels.measure.environment import environment
-from fastkernels.records import TunedRow, TuneReport, Untimed
+from fastkernels.records import Contract, TunedRow, TuneReport, Untimed
 from fastkernels.registry.schema import Choice
 from fastkernels.runner.tuning import table
 
 
-def rows(case: str, size: int, chosen: str, dtype: str = "bfloat16", apart: float = 0.0, **us: float):
+def rows(
+    case: str,
+    size: int,
+    chosen: str,
+    dtype: str = "bfloat16",
+    apart: float = 0.0,
+    contract: Contract = "graph",
+    **us: float,
+) -> list[TunedRow]:
     """Of one case. apart: what the results of the others than the chosen one differ by."""
     return [
         TunedRow(
             task="L1/rms_norm", case=case, kernel="rms_norm", implementation=name, us=time, size=size,
-            dtype=dtype, chosen=name == chosen, contract="graph", noise_pct=0.1,
+            dtype=dtype, chosen=name == chosen, contract=contract, noise_pct=0.1,
             difference=0.0 if name == chosen else apart,
         )
         for name, time in us.items()
@@ -78,6 +86,15 @@ def test_what_does_not_take_every_call_is_tried_first_and_another_takes_the_rest
     both = rows("both", 8, "triton", triton=15.0, flash=10.0)
     rest = rows("rest", 8, "triton", triton=15.0)
     assert proposed(both, rest) == ["flash", "triton"]
+
+
+def test_what_cannot_be_captured_serves_eager_calls_and_another_the_captured_ones() -> None:
+    captured = rows("a", 8, "triton", triton=10.0, torch=20.0)
+    eager = rows("a", 8, "triton", contract="eager", triton=15.0, torch=20.0, flash=10.0)
+    found = report(captured, eager)
+    assert found.summary.cases == 2
+    assert [one.contract for one in found.summary.exceptions] == ["eager"]
+    assert proposed(captured, eager) == ["flash", "triton"]
 
 
 def test_calls_that_nobody_timed_do_not_fall_to_the_reference() -> None:
