@@ -115,22 +115,18 @@ THOROUGH = ("one-row", "sinks-window")  # in float16 too, and without the half s
 MERGES = {f"merge{n}": {"merge": n} for n in (1, 2, 3, 6)}
 VARIANTS: dict[str, dict[int, dict[str, dict[str, Any]]]] = {
     "prefill": {
-        64: {"lazy": {"lazy": 8}, "apart": {"apart": True}, "128x4": {"stages": 4}},
+        64: {
+            "two_groups": {"groups": 2},
+            "together": {"ping_pong": False},
+            "128x4": {"stages": 4},
+        },
         128: {
-            "lazy": {"lazy": 8},
-            "apart": {"apart": True},
-            "both": {"apart": True, "lazy": 8},
-            "both_128x3": {"apart": True, "lazy": 8, "stages": 3},
+            "128x3": {"stages": 3},
             "together": {"ping_pong": False},
             "waits": {"beside": False},
+            "whole": {"half": False},
         },
-        256: {
-            "lazy": {"lazy": 8},
-            "80": {"tile": 80, "half": False},
-            "apart_80": {"tile": 80, "half": False, "apart": True},
-            "both_80": {"tile": 80, "half": False, "lazy": 8, "apart": True},
-            "both_80_together": {"tile": 80, "half": False, "lazy": 8, "apart": True, "ping_pong": False},
-        },
+        256: {"64": {"tile": 64}, "ping_pong": {"ping_pong": True}},
     },
     "decode": {64: MERGES, 128: MERGES, 256: MERGES},
 }
@@ -268,16 +264,18 @@ def time_case(job: list, beside: list[str], variants: bool, theirs: Callable | N
         if not variants:
             return row
         module: Any = prefill if job[0] == "prefill" else decode
-        dims = job[3]
-        kept = module.SHAPES[dims]
+        dims, shapes = job[3], module.SHAPES
+        if module is prefill and dims in prefill.OF_BLOCKS_OF_16:
+            shapes = prefill.OF_BLOCKS_OF_16
+        kept = shapes[dims]
         for variant, changes in VARIANTS[job[0]][dims].items():
-            module.SHAPES[dims] = kept._replace(**changes)
+            shapes[dims] = kept._replace(**changes)
             try:
                 row[f"{variant}_diff"] = (out.float() - by("hopper")().float()).abs().max().item()
                 row[f"{variant}_us"] = us(by("hopper"))
             except Exception as error:
                 row[f"{variant}_error"] = repr(error)[:200]
-        module.SHAPES[dims] = kept
+        shapes[dims] = kept
     return row
 
 

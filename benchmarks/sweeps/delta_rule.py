@@ -37,7 +37,7 @@ def inputs(kind: str, rows: int, tokens: int) -> list[Any]:
     gates = (heads, key_dim) if by_channel else (heads,)
     shapes = [(key_heads, key_dim)] * 2 + [(heads, value_dim), gates, (heads,)]
     drawn = [torch.randn(rows * tokens, *shape, **of) for shape in shapes]
-    bias = torch.randn(*gates, device="cuda") - 2
+    bias = torch.randn(*gates, **of) - 2
     state = torch.randn(rows + 1, heads, key_dim, value_dim, device="cuda")
     a_log = torch.rand(heads, device="cuda") * 3 - 1
     return [*drawn, a_log, bias, key_dim**-0.5, state, torch.arange(rows, device="cuda") + 1]
