@@ -2,11 +2,11 @@
 
 tasks/L*/*.yaml          TaskEntry     what exists to be replaced
 architectures/*.yaml     Architecture  which model uses it
+production.yaml          ProductionClass   which kernels production runs
 batches/*.yaml           BatchSet      steps that cases are taken from, of several architectures
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
 devices/*.yaml           Device        measured ceilings and preferred implementations
-production.yaml          ProductionClass   which kernels production runs
 cases/L*/*.jsonl         Case          (records.py) written by build.py
 """
 

@@ -82,8 +82,8 @@ def parts(report: EvalReport, verbose: bool = False, room: int | None = None) ->
     found.append(Text())
     for columns, rows, _ in shown.values():
         found += legend(columns, rows)
-    found += weaker((model.model, model.absent) for model in report.models)
     found += left_out(*(without for _, _, without in shown.values()))
+    found += weaker((model.model, model.absent) for model in report.models)
     if report.unfinished:
         rounds = [
             [*workload_cells(model.model, workload)[:-1], f"rounds: {len(workload.baseline)}"]
