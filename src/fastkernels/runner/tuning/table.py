@@ -194,18 +194,20 @@ def _choices(several: Sequence[Use]) -> tuple[Choice, ...]:
                 for most, order in each[dtype][1]
                 for name in order
             ]
-    return (*found, *_last_resort(found, several))
+    return (*found, *_others(found, several))
 
 
-def _last_resort(found: Sequence[Choice], several: Sequence[Use]) -> list[Choice]:
-    """The fastest that took every call, where none of those without a condition did: calls that nobody
-    timed must not fall to the reference."""
-    serving = set.intersection(*({*use.times, *use.unknown} for use in several)) | {"reference"}
+def _others(found: Sequence[Choice], several: Sequence[Use]) -> list[Choice]:
+    """Behind those without a condition the others, the faster ones first: for calls that nobody timed, and
+    for machines on which the best is not installed."""
     whole = {choice.use for choice in found if choice.max_rows is None and choice.dtype is None}
-    if serving & whole or len(serving) == 1:
+    if "reference" in whole:  # which takes every call, everywhere
         return []
-    best = min(serving - {"reference"}, key=lambda name: sum(math.log(use.ratio(name)) for use in several))
-    return [Choice(use=best)]
+    logs: dict[str, list[float]] = defaultdict(list)
+    for use in several:
+        for name in use.times.keys() - whole - {"reference"}:
+            logs[name].append(math.log(use.ratio(name)))
+    return [Choice(use=name) for name in sorted(logs, key=lambda name: sum(logs[name]) / len(logs[name]))]
 
 
 def _ranges(several: Sequence[Use], usual: str) -> tuple[float, list[tuple[int | None, Order]]]:
