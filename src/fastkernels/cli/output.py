@@ -38,3 +38,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def _is_number(cell: str) -> bool:
     return cell.replace(",", "").replace(".", "", 1).isdigit()
+
+
+def folded(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table of texts, which go over several lines where they are longer than their room, in a pipe too."""
+    from fastkernels.report import layout  # not for `--help`
+
+    heads = [layout.Column(name, "", right=False) for name in columns]
+    layout.show([layout.table(heads, [[str(cell) for cell in row] for row in rows])], sys.stdout, fold=True)

@@ -194,20 +194,18 @@ def indented(*parts: RenderableType) -> RenderableType:
     return Padding(Group(*parts), (0, 0, 0, 2))
 
 
-def show(parts: Sequence[RenderableType], stream: TextIO) -> None:
-    """Print to `stream`, with colours and folding on a terminal."""
+def show(parts: Sequence[RenderableType], stream: TextIO, *, fold: bool = False) -> None:
+    """Print to `stream`, with colours and folding on a terminal; fold: folded elsewhere, too."""
     if stream.isatty():
         Console(file=stream).print(*parts, sep="\n")
     else:
-        stream.write(plain(parts))
+        stream.write(plain(parts, ROOM if fold else _PIPE_WIDTH))
     stream.flush()
 
 
-def plain(parts: Sequence[RenderableType]) -> str:
+def plain(parts: Sequence[RenderableType], width: int = _PIPE_WIDTH) -> str:
     """Text without colours and trailing blanks."""
     buffer = StringIO()
-    console = Console(
-        file=buffer, width=_PIPE_WIDTH, color_system=None, force_terminal=False, legacy_windows=False
-    )
+    console = Console(file=buffer, width=width, color_system=None, force_terminal=False, legacy_windows=False)
     console.print(*parts, sep="\n")
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
