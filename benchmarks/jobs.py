@@ -184,7 +184,6 @@ GPU_TESTS = {
     "runner": (200, 1),
     "hold": (30, 1),
     "walk": (30, 1),
-    "tuning": (60, 1),
     "mapped": (60, 1),
     "sole": (60, 1),
     "eval": (120, 1),
