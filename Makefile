@@ -1,6 +1,7 @@
 # make demo   judge the example candidates alone and inside a whole model
 # make test   the CPU test-suite: of tests for every kernel, case or candidate a sample (tests/budget.py)
 # make test-all    all of it: before a release, and after changes in judge/, measure/ or runner/
+# make test-of NAMES='llama or rms_norm'    what looks at an architecture and tasks, all of it, and at all facts
 # make check  what CI runs: lint, types, make test
 # EXTRAS=dev,reference in a fresh checkout adds the libraries that some parity tests compare with, and skip without
 PYTHON ?= python3
@@ -13,7 +14,7 @@ comma := ,
 APART := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
 	--target $(VENV)/apart -r tests/parity/apart.txt
 
-.PHONY: demo test test-all test-seconds check lint types cases docs clean
+.PHONY: demo test test-all test-of test-seconds check lint types cases docs clean
 
 # One of the examples is wrong on purpose (exit 1); a busy machine gives unstable ratios and says so (exit 3).
 demo: $(VENV)/.installed
@@ -21,14 +22,21 @@ demo: $(VENV)/.installed
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/faster || test $$? -eq 3
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower || test $$? -eq 3
 
-# Two at a time, but those that say by times which candidate is faster.
+# Two at a time, but those that say by times which candidate is faster. Who has run what it was given takes over
+# what the other has not begun: tests that lie beside each other take milliseconds in one folder, seconds in another.
 TIMED := tests/e2e/test_redteam.py tests/e2e/test_gate_times.py
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/together.json)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/together.json)
 	$(BIN)/python -m pytest $(TIMED) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/timed.json)
 
 test-all:
 	$(MAKE) test TEST_FLAGS=--whole
+
+ABOUT := contract parity unit/audit unit/benchmarks unit/loader unit/registry unit/tasks
+FACTS := unit/registry unit/benchmarks/test_vs_reference.py unit/test_architecture.py
+test-of: $(VENV)/.installed
+	$(BIN)/python -m pytest --whole -k "$(NAMES)" $(ABOUT:%=tests/%)
+	$(BIN)/python -m pytest $(FACTS:%=tests/%)
 
 # What the tests take, and would at 48 architectures; on a machine that does nothing else.
 test-seconds: $(VENV)/.installed

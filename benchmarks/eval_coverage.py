@@ -17,7 +17,8 @@ from committed import write
 from fastkernels import registry
 from fastkernels.measure.environment import environment
 from fastkernels.records import EvalReport
-from fastkernels.runner.models.eval import EvalRequest, run_eval
+from fastkernels.runner.models.eval import run_eval
+from fastkernels.runner.models.eval_request import EvalRequest
 
 
 def main() -> None:

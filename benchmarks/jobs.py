@@ -7,6 +7,7 @@ from pathlib import Path
 
 FK = ("-m", "fastkernels")
 HERE = Path(__file__).parent
+TESTS = HERE.parent / "tests" / "gpu"
 EXAMPLE = str(HERE.parent / "examples" / "cuda" / "triton")
 VLLM = ("--vllm-path", "~/site-vllm")  # where vLLM's packages are looked for first
 SEEING = ("qwen2_5_omni", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe")  # vLLM is their reference
@@ -66,7 +67,7 @@ def _program(name: str, seconds: int, *flags: str, program: str = "", gpus: int 
 
 
 def _tests(name: str, seconds: int, processes: int, gpus: int = 1) -> Job:
-    file = HERE.parent / "tests" / "gpu" / f"test_{name}.py"
+    file = TESTS / f"test_{name}.py"
     flags = ("-n", str(processes)) if processes > 1 else ()
     return _program(f"gpu_tests_{name}", seconds, str(file), *flags, program="gpu_tests", gpus=gpus)
 
@@ -81,33 +82,6 @@ LLAMA_L1 = (
     _kernels("self-test", "self_test_llama_attention", 277, *_l1(*ATTENTION, "softmax", "sampling")),
 )
 LLAMA = {level: _level("llama", level, seconds) for level, seconds in ((2, 262), (3, 138), (4, 94))}
-# What these take as jobs is guessed: none has run.
-NEWER = (
-    "bge_m3",
-    "bitnet",
-    "colbertv2",
-    "convnextv2",
-    "dinov3",
-    "dlrmv2",
-    "efficientnetv2",
-    "gemma4",
-    "gpt_oss",
-    "kimi_linear",
-    "lightgcn",
-    "llada",
-    "mamba",
-    "mamba2",
-    "mobilenetv4",
-    "qwen2_5_omni",
-    "qwen2_vl",
-    "qwen3_next",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-    "retnet",
-    "rwkv7",
-    "swinv2",
-    "vjepa2",
-)
 # Flux, yolov10, and the first of gla and siglip2 as seen on two H200s on 2026-11-25; the others are guesses.
 OTHERS = {
     "flux": (465, 260),
@@ -117,8 +91,11 @@ OTHERS = {
     "siglip2": (180, 110),
     "whisper": (280, 180),
     "yolov10": (284, 417),
-    **dict.fromkeys(NEWER, (200, 200)),
 }
+REGISTERED = {path.stem for path in (HERE.parent / "registry" / "architectures").glob("*.yaml")}
+# What these take as jobs is guessed: none has run.
+NEWER = sorted(REGISTERED - {"llama", *OTHERS})
+OTHERS |= dict.fromkeys(NEWER, (200, 200))
 COLLECTIVES = (
     *(f"L1/{name}" for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")),
     *(
@@ -175,8 +152,6 @@ EVAL_OTHERS = (
     _other("yolov10", 375),
     *(_other(name, 150, *FEWER.get(name, ())) for name in NEWER),
 )
-# Tested in files of several: classifier, mamba, delta_rule, images_in_prompts.
-SHARED = ("efficientnetv2", "kimi_linear", "mamba2", "mobilenetv4", "qwen3_next", *SEEING)
 # Of tests/gpu: seconds, processes beside each other, and GPUs where more than one. Engine, split_kernels,
 # listener and sample as seen; of the others guesses.
 GPU_TESTS = {
@@ -196,6 +171,7 @@ GPU_TESTS = {
     "image_pipeline": (60, 1),
     "cross_attention": (150, 1),
     "moe_kernels": (120, 4),
+    "moe_hopper": (90, 1),
     "mamba_kernels": (60, 4),
     "gla_kernels": (150, 4),
     "capture": (60, 1),
@@ -213,8 +189,9 @@ GPU_TESTS = {
     "images_in_prompts": (120, 1),
     "clips_in_prompts": (120, 1),
     "tensor_parallel": (200, 1, 2),
-    **{name: (60, 1) for name in NEWER if name not in SHARED},
 }
+FILES = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+GPU_TESTS |= dict.fromkeys(sorted(FILES - GPU_TESTS.keys()), (60, 1))
 # Cases of an audit beside each other on a GPU; seconds of each level, of one case for each variant: guesses.
 BESIDE = 20
 AUDIT = {1: 240, 2: 210, 3: 60, 4: 60}
@@ -284,6 +261,7 @@ JOBS: dict[str, Job] = {
         "mixtral_vs_vllm", 400, "mixtral", "--reference", "vllm", *VLLM, program="vs_reference"
     ),
     "attention_vs_fa3": _program("attention_vs_fa3", 150, *VLLM, "--seconds", "120"),
+    "experts_vs_vllm": _program("experts_vs_vllm", 200, *VLLM, "--seconds", "170"),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
     **{
         f"collectives_x{n}": _program(

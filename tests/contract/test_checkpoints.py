@@ -57,7 +57,7 @@ def test_a_folder_gives_the_model_that_it_was_written_from(entry: Architecture, 
 def test_what_does_not_fit_is_named_at_once_with_the_expected_shape(entry: Architecture, tmp_path: Path):
     tensors = checkpoint(entry)
     weights = [name for name in tensors if name.endswith("weight")]
-    if len(weights) < 4:
+    if len(weights) < 5:  # two that are missing and two that are misshapen
         pytest.skip(f"{entry.id} has {len(weights)} tensors; its parity test names those that do not fit")
     missing, misshapen = [weights[1], weights[-2]], [weights[0], weights[len(weights) // 2]]
     expected = {name: list(tensors[name].shape) for name in (*missing, *misshapen)}

@@ -20,7 +20,8 @@ from fastkernels.errors import UsageError, WeightsError
 from fastkernels.nn.cache import allocate, allocate_states
 from fastkernels.nn.context import use_step
 from fastkernels.nn.random_weights import random_weights
-from fastkernels.nn.weights import ZEROS, export_weights, load_weights
+from fastkernels.nn.weight_map import ZEROS
+from fastkernels.nn.weights import export_weights, load_weights
 from tests.helpers import make_positions, make_step, make_tables
 
 TOLERANCE = 1e-5  # of the largest value, from the architecture's fact sheet

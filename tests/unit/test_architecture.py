@@ -10,8 +10,8 @@ from fastkernels import registry
 
 SOURCE = Path(__file__).parents[2] / "src" / "fastkernels"
 
-# A package may import packages of a lower rank. `registry.build` walks models, so it sits above the loader;
-# `gate.verdicts` is pure, and reports read it.
+# A package may import packages of a lower rank. `registry.build` walks models, so it sits above the loader,
+# with the case that it makes of a call; `gate.verdicts` is pure, and reports read it.
 RANKS = {
     "creation": 0,
     "errors": 0,
@@ -27,6 +27,7 @@ RANKS = {
     "loader": 4,
     "baseline": 4,
     "registry.build": 5,
+    "registry.case_of_call": 5,
     "measure": 5,
     "engine": 5,
     "score": 6,

@@ -72,7 +72,8 @@ def command(json_path: str | None, verbose: bool, quiet: bool, **arguments: Any)
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
     from fastkernels.cli.progress import saying, showing
     from fastkernels.report import publish
-    from fastkernels.runner.models.eval import EvalRequest, run_eval
+    from fastkernels.runner.models.eval import run_eval
+    from fastkernels.runner.models.eval_request import EvalRequest
 
     request = EvalRequest.parse(**arguments)
     with showing(quiet) as show:

@@ -93,6 +93,7 @@ _grouped_linear = Kernel(
     fake=lambda x_RK, weight_ENK, order_S, *_: x_RK.new_empty((order_S.shape[0], weight_ENK.shape[1])),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
+        Implementation("hopper", "fastkernels.kernels.grouped_linear_hopper"),
         Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
         Implementation(
             "deep_gemm",

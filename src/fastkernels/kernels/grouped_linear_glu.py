@@ -35,6 +35,7 @@ _grouped_linear_glu = Kernel(
     fake=lambda x_RK, weight_E2FK, order_S, *_: x_RK.new_empty((order_S.shape[0], weight_E2FK.shape[1] // 2)),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
+        Implementation("hopper", "fastkernels.kernels.grouped_linear_hopper"),
         Implementation("parts", _in_turn(grouped_linear, glu), devices=("cpu", "cuda")),
         Implementation(
             "deep_gemm",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastkernels.errors import UsageError
@@ -54,6 +54,15 @@ class ConfigReader:
         )
         if not are:
             raise self.error(key, f"must be a list of positive integers, not {value!r}")
+        return list(value)
+
+    def names(self, key: str, count: int, supported: Sequence[str]) -> list[str]:
+        """A list of so many names, as of the kind of each layer, all of them supported."""
+        value = self._value(key, REQUIRED)
+        if not isinstance(value, (list, tuple)) or len(value) != count:
+            raise self.error(key, f"must be a list of {count} names, not {value!r}")
+        if unknown := [name for name in value if name not in supported]:
+            raise self.error(key, f"{unknown[0]!r} is not supported; supported: {', '.join(supported)}")
         return list(value)
 
     def number(self, key: str, default: Any = REQUIRED) -> Any:

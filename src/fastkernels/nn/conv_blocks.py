@@ -18,7 +18,7 @@ from typing import Any
 
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.folding import Folding
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 Block = dict[str, Any]  # its kind and arguments (tasks/baseline/L3/conv_stage.py)
 

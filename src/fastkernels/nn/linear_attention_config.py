@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastkernels.nn.config import ConfigReader
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 _ACTIVATIONS = {"swish": "silu", "silu": "silu"}
 _NORM_EPS, _INTERMEDIATE_MULTIPLE = 1e-6, 256

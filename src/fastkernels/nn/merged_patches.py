@@ -27,6 +27,7 @@ from fastkernels.nn.batching import described, require_values, sent, together
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.media import Item, grid_offsets
 from fastkernels.nn.program import Call, Place
+from fastkernels.records import Batch
 
 CHANNELS = 3
 MOST_RATIO = 200  # of sides: the processors refuse more
@@ -44,6 +45,14 @@ class Patching:
     merge_size: int
     frames: int
 
+    @classmethod
+    def of(cls, vision_config: ConfigReader) -> Patching:
+        """As a tower's configuration says it; a UsageError names the key that is wrong."""
+        if vision_config.integer("in_channels") != CHANNELS:
+            raise vision_config.error("in_channels", f"must be {CHANNELS}")
+        keys = ("patch_size", "spatial_merge_size", "temporal_patch_size")
+        return cls(*map(vision_config.integer, keys))
+
     @property
     def values(self) -> int:
         return self.frames * self.patch_size**2 * CHANNELS
@@ -51,6 +60,14 @@ class Patching:
     @property
     def multiple(self) -> int:
         return self.patch_size * self.merge_size
+
+    def example(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, int]:
+        """What a launch gets (MergedPatches), of frames as long as the batch's rows."""
+        frames = len(batch.seq_lens)
+        pixels_PV = torch.empty(batch.num_tokens, self.values)
+        shapes_B2 = torch.empty(frames, 2, dtype=torch.int64)
+        starts_B1 = torch.empty(frames + 1, dtype=torch.int32)
+        return pixels_PV, shapes_B2, starts_B1, max(batch.seq_lens)
 
 
 class Frames:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastkernels.nn.config import ConfigReader
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 CLIP_ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu"}
 T5_ACTIVATIONS = {"gated-gelu": "gelu_tanh", "gated-silu": "silu"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastkernels.nn.config import ConfigReader
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 RGB = 3
 UP_BLOCKS = 4  # a latent is 8 x 8 pixels

@@ -31,12 +31,12 @@ def _architectures(root: Path) -> dict[str, Architecture]:
     found = {}
     for path in sorted((root / "architectures").glob("*.yaml")):
         entry: Architecture = read_yaml(path, Architecture)
-        unknown = {name for name in entry.default_config.values() if name not in entry.configs}
-        if entry.id != path.stem or unknown:
-            problem = (
-                f"no configuration {', '.join(unknown)}" if unknown else f"id is {entry.id}, not {path.stem}"
-            )
-            raise FileFormatError(path, "", problem)
+        if entry.id != path.stem:
+            raise FileFormatError(path, "", f"id is {entry.id}, not {path.stem}")
+        if unknown := {name for name in entry.default_config.values() if name not in entry.configs}:
+            raise FileFormatError(path, "", f"no configuration {', '.join(unknown)}")
+        if not (root / "tasks" / f"{entry.task}.yaml").is_file():
+            raise FileFormatError(path, "", f"there is no registry/tasks/{entry.task}.yaml: write it, too")
         found[entry.id] = entry
     return found
 

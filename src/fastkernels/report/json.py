@@ -24,6 +24,7 @@ Asked = TypeVar("Asked", EvalReport, KernelReport)
 Read = TypeVar("Read", bound=Document)
 SCHEMA = 1  # of all kinds
 _NEXT = "Name a report that `fk` wrote with --json"
+_OTHERS = "What the programs under benchmarks/ wrote is in the tables of docs/benchmarks.md"
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
@@ -66,9 +67,9 @@ def _read(path: str | Path, kinds: Mapping[str, type[Read]]) -> Read:
         raise FileFormatError(path, "", f"not JSON that a report can hold: {error}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
-        raise FileFormatError(
-            path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(kinds)}, not {kind!r}"
-        )
+        problem = f"not a report of fk: 'kind' must be one of {', '.join(kinds)}, not {kind!r}. "
+        problem += _OTHERS if isinstance(kind, str) else _NEXT
+        raise FileFormatError(path, "line 1", problem)
     if data.get("schema", SCHEMA) != SCHEMA:
         problem = f"a report of schema {data['schema']}; this version of fk reads schema {SCHEMA}. "
         problem += "Read it with the version that wrote it, or make it again with this one"

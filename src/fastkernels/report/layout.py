@@ -186,6 +186,20 @@ def separation(levels: Sequence[str]) -> list[Text]:
     return [Text(f"workers are separated by: {', '.join(levels)}", style="dim")] if levels else []
 
 
+def grouped(notes: Iterable[str]) -> list[str]:
+    """Notes `place: what`: those of several places that say the same are one, with the first place and the
+    number of others."""
+    places: dict[str, list[str]] = {}
+    for note in notes:
+        place, colon, what = note.partition(": ")
+        places.setdefault(what if colon else note, []).append(place if colon else "")
+    found = []
+    for what, at in places.items():
+        others = f" and {len(at) - 1} more" if len(at) > 1 else ""
+        found.append(f"{at[0]}{others}: {what}" if at[0] else what)
+    return found
+
+
 def heading(text: str) -> RenderableType:
     return Text(f"\n{text}", style="bold")
 

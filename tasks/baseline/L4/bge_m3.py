@@ -26,7 +26,7 @@ from fastkernels.nn.precision import at_least_float32
 from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.sequences import Sequences
 from fastkernels.nn.text_config import bert_arguments, bert_weights
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.activation import ReLU
 from ..L1.l2_norm import L2Norm

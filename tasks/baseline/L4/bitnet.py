@@ -22,7 +22,7 @@ from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.ternary_weights import Ternary
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler

@@ -20,7 +20,7 @@ from fastkernels.nn.batching import IMAGENET, Pixels
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.program import Call, Place, Program, Stage
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.layer_norm import LayerNorm
 from ..L1.linear import Linear

@@ -34,7 +34,7 @@ from fastkernels.nn.flow_matching import Schedule
 from fastkernels.nn.program import Call, Place, Program, Stage
 from fastkernels.nn.text_config import clip_arguments, clip_weights, t5_arguments, t5_weights
 from fastkernels.nn.vae_config import decoder_arguments, decoder_weights
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.diffusion_rope import FluxPosEmbed
 from ..L1.linear import Linear

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
+from fastkernels.nn.experts_config import expert_arguments
 from fastkernels.nn.rope_config import rope_parameters_of
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.embedding import ScaledEmbedding
 from ..L1.rms_norm import RMSNorm
@@ -92,16 +93,12 @@ def layer_arguments(config: ConfigReader) -> list[dict[str, Any]]:
     config.refuse(["use_bidirectional_attention"], neutral=(None, "vision"))  # texts are causal either way
     if not config.flag("enable_moe_block"):
         raise config.error("enable_moe_block", "a model without experts is not supported")
-    num_experts, top_k = config.integer("num_experts"), config.integer("top_k_experts")
-    if top_k > num_experts:
-        raise config.error("top_k_experts", f"{top_k} of {num_experts} experts cannot be chosen")
     every = {
         "hidden_size": config.integer("hidden_size"),
         "intermediate_size": config.integer("intermediate_size"),
         "num_heads": config.integer("num_attention_heads"),
         "max_position": config.integer("max_position_embeddings"),
-        "num_experts": num_experts,
-        "top_k": top_k,
+        **expert_arguments(config, chosen="top_k_experts"),
         "moe_intermediate_size": config.integer("moe_intermediate_size"),
         "rms_norm_eps": config.number("rms_norm_eps"),
     }
@@ -118,15 +115,13 @@ def layer_kinds(config: ConfigReader) -> list[str]:
     """The kind of attention of each layer; the last one attends to all keys, as the reference library has
     it."""
     num_layers = config.integer("num_hidden_layers")
-    default = [FULL if index % PERIOD == PERIOD - 1 else SLIDING for index in range(num_layers)]
-    kinds = config.config["layer_types"] if config.has("layer_types") else [*default[:-1], FULL]
-    if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
-        raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
-    if unknown := [kind for kind in kinds if kind not in (SLIDING, FULL)]:
-        raise config.error("layer_types", f"{unknown[0]!r} is not supported")
+    if not config.has("layer_types"):
+        default = [FULL if index % PERIOD == PERIOD - 1 else SLIDING for index in range(num_layers)]
+        return [*default[:-1], FULL]
+    kinds = config.names("layer_types", num_layers, (SLIDING, FULL))
     if kinds[-1] != FULL:
         raise config.error("layer_types", f"the last layer must be {FULL!r}, not {kinds[-1]!r}")
-    return list(kinds)
+    return kinds
 
 
 def attention_arguments(config: ConfigReader, kind: str, index: int) -> dict[str, Any]:

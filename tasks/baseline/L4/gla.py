@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.linear_attention_config import linear_attention_arguments, linear_attention_weights
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from fastkernels.kernels.low_bit_dequant import GROUP
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.decoder_weights import decoder_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.experts_config import expert_arguments
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler
@@ -90,9 +92,6 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
             "quantization_config", "is missing: experts that are not in MXFP4 are not supported"
         )
     config.section("quantization_config").choice("quant_method", {"mxfp4": None})
-    num_experts, top_k = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
-    if top_k > num_experts:
-        raise config.error("num_experts_per_tok", f"{top_k} of {num_experts} experts cannot be chosen")
     sizes = {key: config.integer(key) for key in ("hidden_size", "intermediate_size")}
     for key, size in sizes.items():
         if size % GROUP:
@@ -104,8 +103,7 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     return {
         **attention_arguments(config),
         "intermediate_size": sizes["intermediate_size"],
-        "num_experts": num_experts,
-        "top_k": top_k,
+        **expert_arguments(config, "num_local_experts"),
         "limit": config.number("swiglu_limit", default=LIMIT),
         "rms_norm_eps": config.number("rms_norm_eps"),
     }
@@ -115,40 +113,21 @@ def layer_windows(config: ConfigReader) -> list[int | None]:
     """For each layer the keys that a query sees, itself included; None: all. Without `layer_types` they
     alternate, and the first layer has a window."""
     window, num_layers = config.integer("sliding_window"), config.integer("num_hidden_layers")
-    kinds = config.config.get("layer_types")
-    if kinds is None:
-        kinds = [(SLIDING, FULL)[i % 2] for i in range(num_layers)]
-    if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
-        raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
-    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise config.error("layer_types", f"{unknown[0]!r} is not supported; supported: {SLIDING}, {FULL}")
+    kinds = [(SLIDING, FULL)[i % 2] for i in range(num_layers)]
+    if config.has("layer_types"):
+        kinds = config.names("layer_types", num_layers, (SLIDING, FULL))
     return [window if kind == SLIDING else None for kind in kinds]
 
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:
-    """Names of a Hugging Face checkpoint; query, key and value fill one matrix. Rows of gate and up
-    projection alternate there as here."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
+    """Names of a Hugging Face checkpoint. Rows of gate and up projection alternate there as here."""
     theirs, ours = "model.layers.*", "layers.*"
     names = {
-        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
-        f"{theirs}.input_layernorm.weight": f"{ours}.input_layernorm.weight",
         f"{theirs}.self_attn.sinks": f"{ours}.self_attn.attn.sinks",
-        f"{theirs}.self_attn.o_proj.*": f"{ours}.self_attn.o_proj.linear.*",
-        f"{theirs}.post_attention_layernorm.weight": f"{ours}.post_attention_layernorm.weight",
         f"{theirs}.mlp.router.*": f"{ours}.block_sparse_moe.gate.*",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "lm_head.linear.weight",
     }
     for matrix, part in (("gate_up_proj", "w13"), ("down_proj", "w2")):
         experts = f"{ours}.block_sparse_moe.experts.{part}"
         for suffix, parameter in (("blocks", "weight"), ("scales", "weight_scale"), ("bias", "bias")):
             names[f"{theirs}.mlp.experts.{matrix}_{suffix}"] = f"{experts}.{parameter}"
-    packed = {
-        f"{ours}.self_attn.qkv_proj.linear.*": {
-            f"{theirs}.self_attn.q_proj.*": q_rows,
-            f"{theirs}.self_attn.k_proj.*": kv_rows,
-            f"{theirs}.self_attn.v_proj.*": kv_rows,
-        },
-    }
-    return WeightMap(names, packed)
+    return decoder_weights(layer, may_tie=False) | WeightMap(names)

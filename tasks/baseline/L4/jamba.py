@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from fastkernels.nn.attention_config import head_arguments
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.experts_config import expert_weights
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler
@@ -123,14 +124,9 @@ def mamba_arguments(config: ConfigReader) -> dict[str, Any]:
 
 
 def weight_map(config: ConfigReader, heads: dict[str, Any]) -> WeightMap:
-    """Names of a Hugging Face checkpoint. Which of them a layer has depends on its kind.
-
-    transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F]: these names are
-    accepted too.
-    """
+    """Names of a Hugging Face checkpoint. Which of them a layer has depends on its kind."""
     q_rows, kv_rows = (heads[name] * heads["head_dim"] for name in ("num_heads", "num_kv_heads"))
     width = config.integer("intermediate_size")
-    each = range(config.integer("num_experts"))
     theirs, ours = "model.layers.*", "layers.*"
     experts, norms = f"{theirs}.feed_forward.experts", ("dt_layernorm", "b_layernorm", "c_layernorm")
     names = {
@@ -163,17 +159,7 @@ def weight_map(config: ConfigReader, heads: dict[str, Any]) -> WeightMap:
             f"{theirs}.feed_forward.gate_proj.weight": width,
             f"{theirs}.feed_forward.up_proj.weight": width,
         },
-        f"{ours}.block_sparse_moe.experts.w13.weight": {
-            f"{experts}.{e}.{part}_proj.weight": width for e in each for part in ("gate", "up")
-        },
-        f"{ours}.block_sparse_moe.experts.w2.weight": {
-            f"{experts}.{e}.down_proj.weight": heads["hidden_size"] for e in each
-        },
     }
-    spellings = {
-        f"{experts}.gate_up_proj": f"{ours}.block_sparse_moe.experts.w13.weight",
-        f"{experts}.down_proj": f"{ours}.block_sparse_moe.experts.w2.weight",
-    }
-    return WeightMap(
-        names, packed, spellings=spellings, repeated={"lm_head.weight": "model.embed_tokens.weight"}
-    )
+    layer = heads | {"num_experts": config.integer("num_experts"), "intermediate_size": width}
+    moe = expert_weights(layer, experts, f"{ours}.block_sparse_moe.experts", stacks=experts)
+    return WeightMap(names, packed, repeated={"lm_head.weight": "model.embed_tokens.weight"}) | moe

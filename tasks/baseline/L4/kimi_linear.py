@@ -19,8 +19,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.decoder_weights import gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.experts_config import expert_arguments, expert_weights
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler
@@ -133,14 +135,11 @@ def mla_arguments(config: ConfigReader) -> dict[str, Any]:
 
 def moe_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of the experts of a layer, less hidden_size."""
-    num_experts = config.integer(either(config, "num_experts", "num_local_experts"))
+    experts = either(config, "num_experts", "num_local_experts")
     chosen = either(config, "num_experts_per_token", "num_experts_per_tok")
-    if (top_k := config.integer(chosen)) > num_experts:
-        raise config.error(chosen, f"{top_k} of {num_experts} experts cannot be chosen")
     width = config.integer("moe_intermediate_size")
     return {
-        "num_experts": num_experts,
-        "top_k": top_k,
+        **expert_arguments(config, experts, chosen),
         "intermediate_size": width,
         "shared_intermediate_size": width
         * config.integer(either(config, "num_shared_experts", "n_shared_experts")),
@@ -163,8 +162,7 @@ def weight_map(
     checkpoint, and back as it saves one, where it gives dense blocks the name of those of experts.
     """
     theirs, ours = "model.layers.*", "layers.*"
-    attn, block, mlp = f"{theirs}.self_attn", f"{theirs}.block_sparse_moe", f"{theirs}.mlp"
-    each, width = range(moe["num_experts"]), moe["intermediate_size"]
+    attn, block = f"{theirs}.self_attn", f"{theirs}.block_sparse_moe"
     keys, rank, heads = kda["num_heads"] * kda["head_dim"], kda["head_dim"], kda["num_heads"]
     q_rows = mla["num_heads"] * (mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"])
     names = {
@@ -179,10 +177,8 @@ def weight_map(
         f"{attn}.o_proj.weight": f"{ours}.self_attn.o_proj.linear.weight",
         f"{attn}.kv_a_layernorm.weight": f"{ours}.self_attn.kv_a_layernorm.weight",
         f"{attn}.kv_b_proj.weight": f"{ours}.self_attn.kv_b_weight",
-        f"{mlp}.down_proj.weight": f"{ours}.mlp.down_proj.linear.weight",
         f"{block}.gate.weight": f"{ours}.mlp.gate.weight",
         f"{block}.gate.e_score_correction_bias": f"{ours}.mlp.e_score_correction_bias",
-        f"{block}.shared_experts.down_proj.weight": f"{ours}.mlp.shared_experts.down_proj.linear.weight",
         "model.norm.weight": "norm.weight",
         "lm_head.weight": "lm_head.linear.weight",
     }
@@ -196,22 +192,18 @@ def weight_map(
             f"{attn}.{name}.weight": rows for name, rows in latent.items()
         },
         f"{ours}.self_attn.conv_weight": {f"{attn}.{part}_conv1d.weight": keys for part in "qkv"},
-        f"{ours}.mlp.gate_up_proj.linear.weight": {
-            f"{mlp}.{part}_proj.weight": width_of_dense for part in ("gate", "up")
-        },
-        f"{ours}.mlp.shared_experts.gate_up_proj.linear.weight": {
-            f"{block}.shared_experts.{part}_proj.weight": moe["shared_intermediate_size"]
-            for part in ("gate", "up")
-        },
-        f"{ours}.mlp.experts.w13.weight": {
-            f"{block}.experts.{e}.{part}.weight": width for e in each for part in ("w1", "w3")
-        },
-        f"{ours}.mlp.experts.w2.weight": {f"{block}.experts.{e}.w2.weight": hidden_size for e in each},
     }
-    return WeightMap(
+    dense_blocks = gated_mlp_weights(width_of_dense)
+    shared = gated_mlp_weights(
+        moe["shared_intermediate_size"], f"{block}.shared_experts", f"{ours}.mlp.shared_experts"
+    )
+    layer = moe | {"hidden_size": hidden_size}
+    routed = expert_weights(layer, f"{block}.experts", f"{ours}.mlp.experts", ("w1", "w3", "w2"))
+    others = WeightMap(
         names,
         packed,
         repeated={"lm_head.weight": "model.embed_tokens.weight"},
         prefixes={f"model.layers.{i}.mlp.": f"model.layers.{i}.block_sparse_moe." for i in range(dense)},
         vectors={f"{ours}.self_attn.A_log": (1, 1, -1, 1)},
     )
+    return dense_blocks | shared | routed | others

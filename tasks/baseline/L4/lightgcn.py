@@ -21,7 +21,7 @@ from fastkernels.nn.bipartite import Pairs, normalised, random_edges
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.program import Call, Place, Program, Stage
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.pair_dot import PairDot
 from ..L2.graph_propagation import LightConvolution

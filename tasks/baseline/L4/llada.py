@@ -23,7 +23,7 @@ from fastkernels.nn.block_filling import Blocks, Filling, chosen, filling, requi
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.program import Call, Place, Program, RequestError, Stage
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.confidence import TokenConfidence
 from ..L1.rms_norm import RMSNorm

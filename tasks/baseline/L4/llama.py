@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler
@@ -117,7 +118,7 @@ def layer_windows(config: ConfigReader) -> list[int | None]:
         is_by_layer = window is not None and family.window == "if used"
         first = config.integer("max_window_layers", minimum=0) if is_by_layer else 0
         return [window if i >= first else None for i in range(num_layers)]
-    kinds = layer_kinds(config, num_layers)
+    kinds = config.names("layer_types", num_layers, (FULL, SLIDING))
     if SLIDING in kinds and window is None:
         raise config.error("layer_types", f"{SLIDING!r} without a sliding_window in use")
     if FULL in kinds and window is not None and family.window == "always":
@@ -125,42 +126,8 @@ def layer_windows(config: ConfigReader) -> list[int | None]:
     return [window if kind == SLIDING else None for kind in kinds]
 
 
-def layer_kinds(config: ConfigReader, num_layers: int) -> list[str]:
-    """The kind of attention of each layer, as `layer_types` names them."""
-    kinds = config.config["layer_types"]
-    if not isinstance(kinds, (list, tuple)) or len(kinds) != num_layers:
-        raise config.error("layer_types", f"must be a list of {num_layers} names, not {kinds!r}")
-    if unknown := [kind for kind in kinds if kind not in (FULL, SLIDING)]:
-        raise config.error("layer_types", f"{unknown[0]!r} is not supported")
-    return list(kinds)
-
-
 def weight_map(layer: dict[str, Any]) -> WeightMap:
-    """Names of a Hugging Face checkpoint; query, key and value fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
-    gate_rows = up_rows = layer["intermediate_size"]
-    names = {
-        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
-        "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
-        "model.layers.*.self_attn.q_norm.weight": "layers.*.self_attn.q_norm.weight",
-        "model.layers.*.self_attn.k_norm.weight": "layers.*.self_attn.k_norm.weight",
-        "model.layers.*.self_attn.o_proj.*": "layers.*.self_attn.o_proj.linear.*",
-        "model.layers.*.post_attention_layernorm.weight": "layers.*.post_attention_layernorm.weight",
-        "model.layers.*.mlp.down_proj.*": "layers.*.mlp.down_proj.linear.*",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "lm_head.linear.weight",
-    }
-    packed = {
-        "layers.*.self_attn.qkv_proj.linear.*": {
-            "model.layers.*.self_attn.q_proj.*": q_rows,
-            "model.layers.*.self_attn.k_proj.*": kv_rows,
-            "model.layers.*.self_attn.v_proj.*": kv_rows,
-        },
-        "layers.*.mlp.gate_up_proj.linear.*": {
-            "model.layers.*.mlp.gate_proj.*": gate_rows,
-            "model.layers.*.mlp.up_proj.*": up_rows,
-        },
-    }
-    # Old files carry rotary frequencies.
+    """Names of a Hugging Face checkpoint. Old files carry rotary frequencies."""
+    mlp = gated_mlp_weights(layer["intermediate_size"])
     ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
-    return WeightMap(names, packed, ignored, repeated={"lm_head.weight": "model.embed_tokens.weight"})
+    return decoder_weights(layer) | mlp | WeightMap(ignored=ignored)

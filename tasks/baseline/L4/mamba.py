@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler

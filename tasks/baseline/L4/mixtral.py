@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.decoder_weights import decoder_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.experts_config import expert_arguments, expert_weights
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.rms_norm import RMSNorm
 from ..L1.sampling import Sampler
@@ -69,15 +71,10 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     config.refuse(["attention_bias", "quantization_config"])
     # Noise on the router's input is a matter of training; at inference it must be off.
     config.refuse(["router_jitter_noise"], neutral=(None, 0, 0.0))
-    num_experts = config.integer("num_local_experts")
-    top_k = config.integer("num_experts_per_tok")
-    if top_k > num_experts:
-        raise config.error("num_experts_per_tok", f"{top_k} of {num_experts} experts cannot be chosen")
     return {
         **attention_arguments(config),
         "intermediate_size": config.integer("intermediate_size"),
-        "num_experts": num_experts,
-        "top_k": top_k,
+        **expert_arguments(config, "num_local_experts"),
         "rms_norm_eps": config.number("rms_norm_eps"),
         "sliding_window": config.integer("sliding_window", default=None),
     }
@@ -85,42 +82,15 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
 
 def weight_map(layer: dict[str, Any]) -> WeightMap:
     """Names of a Hugging Face checkpoint: w1 is an expert's gate, w3 its up, w2 its down projection.
-
-    transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F], and calls the block
-    `mlp`: these names are accepted too.
-    """
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
-    experts = "model.layers.*.block_sparse_moe.experts"
-    each, intermediate_size = range(layer["num_experts"]), layer["intermediate_size"]
-    names = {
-        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
-        "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
-        "model.layers.*.self_attn.o_proj.weight": "layers.*.self_attn.o_proj.linear.weight",
-        "model.layers.*.post_attention_layernorm.weight": "layers.*.post_attention_layernorm.weight",
-        "model.layers.*.block_sparse_moe.gate.weight": "layers.*.block_sparse_moe.gate.weight",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "lm_head.linear.weight",
-    }
-    packed = {
-        "layers.*.self_attn.qkv_proj.linear.weight": {
-            "model.layers.*.self_attn.q_proj.weight": q_rows,
-            "model.layers.*.self_attn.k_proj.weight": kv_rows,
-            "model.layers.*.self_attn.v_proj.weight": kv_rows,
-        },
-        "layers.*.block_sparse_moe.experts.w13.weight": {
-            f"{experts}.{e}.{part}.weight": intermediate_size for e in each for part in ("w1", "w3")
-        },
-        "layers.*.block_sparse_moe.experts.w2.weight": {
-            f"{experts}.{e}.w2.weight": layer["hidden_size"] for e in each
-        },
-    }
-    spellings = {
-        "model.layers.*.mlp.gate.weight": "layers.*.block_sparse_moe.gate.weight",
-        "model.layers.*.mlp.experts.gate_up_proj": "layers.*.block_sparse_moe.experts.w13.weight",
-        "model.layers.*.mlp.experts.down_proj": "layers.*.block_sparse_moe.experts.w2.weight",
-    }
-    # Old files carry rotary frequencies.
-    ignored = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
-    return WeightMap(
-        names, packed, ignored, spellings, repeated={"lm_head.weight": "model.embed_tokens.weight"}
+    transformers 5 calls the block `mlp` and stacks the experts: these names are accepted too. Old files carry
+    rotary frequencies."""
+    theirs, newer, ours = "model.layers.*.block_sparse_moe", "model.layers.*.mlp", "layers.*.block_sparse_moe"
+    experts = expert_weights(
+        layer, f"{theirs}.experts", f"{ours}.experts", ("w1", "w3", "w2"), stacks=f"{newer}.experts"
     )
+    others = WeightMap(
+        names={f"{theirs}.gate.weight": f"{ours}.gate.weight"},
+        spellings={f"{newer}.gate.weight": f"{ours}.gate.weight"},
+        ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
+    )
+    return decoder_weights(layer) | experts | others

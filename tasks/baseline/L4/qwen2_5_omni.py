@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader, text_config
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.media import Medium
 from fastkernels.nn.merged_patches import Patching, Pictures, bounds, patch_places
@@ -35,7 +36,7 @@ from fastkernels.nn.paced_frames import PacedFrames
 from fastkernels.nn.patch_windows import WindowedPatches, count_windows, window_order
 from fastkernels.nn.program import Stage
 from fastkernels.nn.recordings import HOP, SAMPLING_RATE, WINDOW, Chunks, Recordings, laid_out, longest
-from fastkernels.nn.weights import ZEROS, WeightMap
+from fastkernels.nn.weight_map import ZEROS, WeightMap
 
 from ..L1.axial_rope import AxialRopeTable
 from ..L1.log_mel import LogMel
@@ -52,7 +53,6 @@ from .qwen2_vl import (
     MEAN,
     VISION_THETA,
     Qwen2VLForConditionalGeneration,
-    decoder_map,
     layer_arguments,
 )
 
@@ -66,11 +66,7 @@ class Qwen2_5OmniVisionEncoder(nn.Module):
         reader = ConfigReader(vision_config, "vision_config.")
         layer, depth = vision_arguments(reader), reader.integer("depth")
         hidden_size = layer["hidden_size"]
-        self.patching = Patching(
-            reader.integer("patch_size"),
-            reader.integer("spatial_merge_size"),
-            reader.integer("temporal_patch_size"),
-        )
+        self.patching = Patching.of(reader)
         size, merge, frames = self.patching.patch_size, self.patching.merge_size, self.patching.frames
         self.window_side = reader.integer("window_size") // merge // size
         if not self.window_side:
@@ -198,11 +194,9 @@ class Qwen2_5OmniThinkerForConditionalGeneration(Qwen2VLForConditionalGeneration
         if run == "forward":
             yield from super().examples(run, batch)
         elif run == "encode":
-            given = super().examples(run, batch)
-            _, inputs = next(given)
             grids = [(rows, columns) for count, rows, columns in batch.grids for _ in range(count)]
             merge, side = self.visual.patching.merge_size, self.visual.window_side
-            yield run, (*inputs, count_windows(grids, merge, side))
+            yield run, (*self.visual.patching.example(batch), count_windows(grids, merge, side))
         else:
             yield run, self._clips(batch.seq_lens)
 
@@ -246,8 +240,6 @@ def vision_arguments(config: ConfigReader) -> dict[str, Any]:
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_heads")
     if hidden_size % (4 * num_heads):
         raise config.error("hidden_size", f"{hidden_size} is no multiple of 4 times num_heads, {num_heads}")
-    if config.integer("in_channels") != 3:
-        raise config.error("in_channels", "must be 3")
     return {
         "hidden_size": hidden_size,
         "intermediate_size": config.integer("intermediate_size"),
@@ -315,4 +307,5 @@ def weight_map(layer: dict[str, Any], model: Qwen2_5OmniThinkerForConditionalGen
     begins = ("visual.", "audio_tower.", "model.", "lm_head.")
     ignored = ("audio_tower.audio_bos_eos_token.weight", "talker.**", "token2wav.**")
     towers = WeightMap(names, packed, ignored, prefixes={name: f"thinker.{name}" for name in begins})
-    return towers | decoder_map(layer)
+    mlp = gated_mlp_weights(layer["intermediate_size"])
+    return towers | decoder_weights(layer) | mlp

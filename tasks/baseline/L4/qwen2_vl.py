@@ -23,11 +23,12 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader, text_config
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.media import Medium
 from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds, patch_places
 from fastkernels.nn.program import Place, Stage
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.axial_rope import AxialRopeTable
 from ..L1.rms_norm import RMSNorm
@@ -54,11 +55,7 @@ class Qwen2VisionTransformer(nn.Module):
         reader = ConfigReader(vision_config, "vision_config.")
         layer = vision_arguments(reader)
         hidden_size = layer["hidden_size"]
-        self.patching = Patching(
-            reader.integer("patch_size"),
-            reader.integer("spatial_merge_size"),
-            reader.integer("temporal_patch_size"),
-        )
+        self.patching = Patching.of(reader)
         size, merge, frames = self.patching.patch_size, self.patching.merge_size, self.patching.frames
         self.patch_embed = PackedPatchEmbed(size, frames, reader.integer("in_channels"), hidden_size)
         self.rotary_pos_emb = AxialRopeTable(hidden_size // layer["num_heads"], VISION_THETA, 0)
@@ -147,12 +144,8 @@ class Qwen2VLForConditionalGeneration(nn.Module):
         """What a step of the decoder calls, or to encode packed images."""
         if run == "forward":
             yield from language_model(self, batch, media_features=self.hidden_size)
-            return
-        frames = len(batch.seq_lens)
-        pixels_PN = torch.empty(batch.num_tokens, self.visual.patching.values)
-        shapes_B2 = torch.empty(frames, 2, dtype=torch.int64)
-        starts_B1 = torch.empty(frames + 1, dtype=torch.int32)
-        yield run, (pixels_PN, shapes_B2, starts_B1, max(batch.seq_lens))
+        else:
+            yield run, self.visual.patching.example(batch)
 
     def stages(self) -> dict[str, Stage]:
         return {"encode": Stage(MergedPatches(self.visual.patching, self.place, MEAN, DEVIATION))}
@@ -186,8 +179,6 @@ def vision_arguments(config: ConfigReader) -> dict[str, Any]:
     hidden_size, num_heads = config.integer("embed_dim"), config.integer("num_heads")
     if hidden_size % (4 * num_heads):
         raise config.error("embed_dim", f"{hidden_size} is no multiple of 4 times num_heads, {num_heads}")
-    if config.integer("in_channels") != 3:
-        raise config.error("in_channels", "must be 3")
     return {
         "hidden_size": hidden_size,
         "intermediate_size": hidden_size * config.integer("mlp_ratio"),
@@ -213,29 +204,5 @@ def weight_map(layer: dict[str, Any]) -> WeightMap:
         "visual.merger.mlp.2.*": "visual.merger.fc2.*",
     }
     prefixes = {"visual.": "model.visual.", "model.": "model.language_model."}
-    return WeightMap(names, prefixes=prefixes) | decoder_map(layer)
-
-
-def decoder_map(layer: dict[str, Any]) -> WeightMap:
-    """Of the decoder alone: query, key and value fill one matrix, gate and up another."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
-    names = {
-        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
-        "model.layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
-        "model.layers.*.self_attn.o_proj.*": "layers.*.self_attn.o_proj.linear.*",
-        "model.layers.*.post_attention_layernorm.weight": "layers.*.post_attention_layernorm.weight",
-        "model.layers.*.mlp.down_proj.*": "layers.*.mlp.down_proj.linear.*",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "lm_head.linear.weight",
-    }
-    packed = {
-        "layers.*.self_attn.qkv_proj.linear.*": {
-            "model.layers.*.self_attn.q_proj.*": q_rows,
-            "model.layers.*.self_attn.k_proj.*": kv_rows,
-            "model.layers.*.self_attn.v_proj.*": kv_rows,
-        },
-        "layers.*.mlp.gate_up_proj.linear.*": {
-            f"model.layers.*.mlp.{name}_proj.*": layer["intermediate_size"] for name in ("gate", "up")
-        },
-    }
-    return WeightMap(names, packed, repeated={"lm_head.weight": "model.embed_tokens.weight"})
+    mlp = gated_mlp_weights(layer["intermediate_size"])
+    return WeightMap(names, prefixes=prefixes) | decoder_weights(layer) | mlp

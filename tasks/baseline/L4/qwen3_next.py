@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import head_arguments
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import Source, WeightMap
+from fastkernels.nn.experts_config import expert_arguments, expert_weights
+from fastkernels.nn.weight_map import Source, WeightMap
 
 from ..L1.rms_norm import GemmaRMSNorm
 from ..L1.sampling import Sampler
@@ -84,10 +86,7 @@ def layer_types(config: ConfigReader) -> list[str]:
     if not config.has("layer_types"):
         every = config.integer("full_attention_interval", default=4)  # transformers' own, which is no field
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
-    found = config.config["layer_types"]
-    if not isinstance(found, list) or len(found) != layers or not set(found) <= {LINEAR, FULL}:
-        raise config.error("layer_types", f"must name {LINEAR} or {FULL} of each of {layers} layers")
-    return found
+    return config.names("layer_types", layers, (LINEAR, FULL))
 
 
 def linear_arguments(config: ConfigReader) -> dict[str, Any]:
@@ -133,12 +132,8 @@ def attention_arguments(config: ConfigReader) -> dict[str, Any]:
 
 def moe_arguments(config: ConfigReader) -> dict[str, Any]:
     """The arguments of the experts of every layer, less hidden_size."""
-    num_experts, top_k = config.integer("num_experts"), config.integer("num_experts_per_tok")
-    if top_k > num_experts:
-        raise config.error("num_experts_per_tok", f"{top_k} of {num_experts} experts cannot be chosen")
     return {
-        "num_experts": num_experts,
-        "top_k": top_k,
+        **expert_arguments(config),
         "intermediate_size": config.integer("moe_intermediate_size"),
         "shared_intermediate_size": config.integer("shared_expert_intermediate_size"),
         "renormalize": config.flag("norm_topk_prob", default=True),
@@ -148,59 +143,26 @@ def moe_arguments(config: ConfigReader) -> dict[str, Any]:
 def weight_map(
     linear: dict[str, Any], attention: dict[str, Any], moe: dict[str, Any], hidden_size: int
 ) -> WeightMap:
-    """Names of a Hugging Face checkpoint. Which of them a layer has depends on its kind.
-
-    transformers 5 has experts in stacks, [E, 2F, D] with the gate first and [E, D, F]: these names are
-    accepted too.
-    """
+    """Names of a Hugging Face checkpoint. Which of them a layer has depends on its kind."""
     theirs, ours = "model.layers.*", "layers.*"
-    experts, each, width = f"{theirs}.mlp.experts", range(moe["num_experts"]), moe["intermediate_size"]
-    q_rows, kv_rows = (attention[name] * attention["head_dim"] for name in ("num_heads", "num_kv_heads"))
-    same = ("A_log", "dt_bias", "norm.weight")
+    # Rows of a head's query stand beside those of its gate.
+    heads = attention | {"num_heads": 2 * attention["num_heads"]}
+    shared = gated_mlp_weights(
+        moe["shared_intermediate_size"], f"{theirs}.mlp.shared_expert", f"{ours}.mlp.shared_expert"
+    )
+    layer, experts = moe | {"hidden_size": hidden_size}, f"{theirs}.mlp.experts"
+    routed = expert_weights(layer, experts, f"{ours}.mlp.experts", stacks=experts)
     names = {
-        "model.embed_tokens.weight": "embed_tokens.embedding.weight",
-        f"{theirs}.input_layernorm.weight": f"{ours}.input_layernorm.weight",
-        f"{theirs}.post_attention_layernorm.weight": f"{ours}.post_attention_layernorm.weight",
-        **{f"{theirs}.linear_attn.{name}": f"{ours}.linear_attn.{name}" for name in same},
+        f"{theirs}.linear_attn.A_log": f"{ours}.linear_attn.A_log",
+        f"{theirs}.linear_attn.dt_bias": f"{ours}.linear_attn.dt_bias",
+        f"{theirs}.linear_attn.norm.weight": f"{ours}.linear_attn.norm.weight",
         f"{theirs}.linear_attn.conv1d.weight": f"{ours}.linear_attn.conv_weight",
         f"{theirs}.linear_attn.out_proj.weight": f"{ours}.linear_attn.out_proj.linear.weight",
-        f"{theirs}.self_attn.q_norm.weight": f"{ours}.self_attn.q_norm.weight",
-        f"{theirs}.self_attn.k_norm.weight": f"{ours}.self_attn.k_norm.weight",
-        f"{theirs}.self_attn.o_proj.weight": f"{ours}.self_attn.o_proj.linear.weight",
         f"{theirs}.mlp.gate.weight": f"{ours}.mlp.gate.weight",
         f"{theirs}.mlp.shared_expert_gate.weight": f"{ours}.mlp.shared_expert_gate.weight",
-        f"{theirs}.mlp.shared_expert.down_proj.weight": f"{ours}.mlp.shared_expert.down_proj.linear.weight",
-        "model.norm.weight": "norm.weight",
-        "lm_head.weight": "lm_head.linear.weight",
-    }
-    packed = {
-        f"{ours}.self_attn.qkv_proj.linear.weight": {
-            f"{theirs}.self_attn.q_proj.weight": 2 * q_rows,
-            f"{theirs}.self_attn.k_proj.weight": kv_rows,
-            f"{theirs}.self_attn.v_proj.weight": kv_rows,
-        },
-        f"{ours}.mlp.shared_expert.gate_up_proj.linear.weight": {
-            f"{theirs}.mlp.shared_expert.{part}_proj.weight": moe["shared_intermediate_size"]
-            for part in ("gate", "up")
-        },
-        f"{ours}.mlp.experts.w13.weight": {
-            f"{experts}.{e}.{part}_proj.weight": width for e in each for part in ("gate", "up")
-        },
-        f"{ours}.mlp.experts.w2.weight": {f"{experts}.{e}.down_proj.weight": hidden_size for e in each},
-    }
-    spellings = {
-        f"{experts}.gate_up_proj": f"{ours}.mlp.experts.w13.weight",
-        f"{experts}.down_proj": f"{ours}.mlp.experts.w2.weight",
     }
     pieces = {f"{ours}.linear_attn.in_proj.linear.weight": in_proj_pieces(f"{theirs}.linear_attn", linear)}
-    return WeightMap(
-        names,
-        packed,
-        ignored=MTP,
-        spellings=spellings,
-        pieces=pieces,
-        repeated={"lm_head.weight": "model.embed_tokens.weight"},
-    )
+    return decoder_weights(heads) | shared | routed | WeightMap(names, ignored=MTP, pieces=pieces)
 
 
 # The head that predicts further tokens; a star stands for one part of a name.

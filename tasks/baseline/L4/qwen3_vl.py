@@ -27,12 +27,13 @@ from torch import Tensor, nn
 
 from fastkernels.nn.attention_config import attention_arguments
 from fastkernels.nn.config import ConfigReader, text_config
+from fastkernels.nn.decoder_weights import decoder_weights, gated_mlp_weights
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.media import Medium
 from fastkernels.nn.merged_patches import MergedPatches, Patching, Pictures, bounds, patch_places
 from fastkernels.nn.program import Place, Stage
 from fastkernels.nn.timed_frames import TimedFrames
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.axial_rope import AxialRopeTable
 from ..L1.rms_norm import RMSNorm
@@ -47,6 +48,7 @@ from ..L3.vision_block import AxialBlock
 ACTIVATIONS = {"silu": "silu"}
 VISION_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 LAYER_NORM_EPS, VISION_THETA = 1e-6, 10000.0
+TEXT, VISION = "model.language_model.", "model.visual."  # before names of the hub's files
 # Of the processor, where the checkpoint's file does not say it: colours, and pixels of an image and of all
 # frames of a video.
 MEAN = DEVIATION = (0.5, 0.5, 0.5)
@@ -59,11 +61,7 @@ class Qwen3VisionTransformer(nn.Module):
         reader = ConfigReader(vision_config, "vision_config.")
         layer, self.taps = vision_arguments(reader)
         hidden_size = layer["hidden_size"]
-        self.patching = Patching(
-            reader.integer("patch_size"),
-            reader.integer("spatial_merge_size"),
-            reader.integer("temporal_patch_size"),
-        )
+        self.patching = Patching.of(reader)
         size, merge, frames = self.patching.patch_size, self.patching.merge_size, self.patching.frames
         self.patch_embed = PlacedPatchEmbed(
             size,
@@ -131,7 +129,8 @@ class Qwen3VLForConditionalGeneration(nn.Module):
         """The layers, and the names of all weights."""
         layer = layer_arguments(config)
         layers = (DecoderLayer(**layer) for _ in range(config.integer("num_hidden_layers")))
-        return nn.ModuleList(layers), weight_map(layer, dense_names(layer))
+        mlp = gated_mlp_weights(layer["intermediate_size"], f"{TEXT}layers.*.mlp")
+        return nn.ModuleList(layers), weight_map(layer) | mlp
 
     def encode(
         self, pixel_values: Tensor, spatial_shapes: Tensor, cu_seqlens: Tensor, max_seqlen: int
@@ -171,12 +170,8 @@ class Qwen3VLForConditionalGeneration(nn.Module):
         """What a step of the decoder calls, or to encode packed images."""
         if run == "forward":
             yield from language_model(self, batch, media_features=(1 + self.levels) * self.hidden_size)
-            return
-        frames = len(batch.seq_lens)
-        pixels_PN = torch.empty(batch.num_tokens, self.visual.patching.values)
-        shapes_B2 = torch.empty(frames, 2, dtype=torch.int64)
-        starts_B1 = torch.empty(frames + 1, dtype=torch.int32)
-        yield run, (pixels_PN, shapes_B2, starts_B1, max(batch.seq_lens))
+        else:
+            yield run, self.visual.patching.example(batch)
 
     def stages(self) -> dict[str, Stage]:
         return {"encode": Stage(MergedPatches(self.visual.patching, self.place, MEAN, DEVIATION))}
@@ -215,8 +210,6 @@ def vision_arguments(config: ConfigReader) -> tuple[dict[str, Any], list[int]]:
     hidden_size, num_heads = config.integer("hidden_size"), config.integer("num_heads")
     if hidden_size % (4 * num_heads):
         raise config.error("hidden_size", f"{hidden_size} is no multiple of 4 times num_heads, {num_heads}")
-    if config.integer("in_channels") != 3:
-        raise config.error("in_channels", "must be 3")
     if math.isqrt(positions := config.integer("num_position_embeddings")) ** 2 != positions:
         raise config.error("num_position_embeddings", f"{positions} make no square")
     taps: Any = config.config.get("deepstack_visual_indexes")
@@ -236,20 +229,9 @@ def vision_arguments(config: ConfigReader) -> tuple[dict[str, Any], list[int]]:
     return arguments, list(taps)
 
 
-def dense_names(layer: dict[str, Any]) -> WeightMap:
-    """Of a layer's feed-forward block; gate and up fill one matrix."""
-    each = layer["intermediate_size"]
-    return WeightMap(
-        {"*.mlp.down_proj.weight": "*.mlp.down_proj.linear.weight"},
-        {"*.mlp.gate_up_proj.linear.weight": {f"*.mlp.{name}_proj.weight": each for name in ("gate", "up")}},
-    )
-
-
-def weight_map(layer: dict[str, Any], blocks: WeightMap) -> WeightMap:
-    """Names of the hub's files. Query, key and value fill one matrix. blocks: names of the feed-forward
-    blocks, behind `layers.`."""
-    q_rows, kv_rows = (layer[heads] * layer["head_dim"] for heads in ("num_heads", "num_kv_heads"))
-    vision, text, block = "model.visual.", "model.language_model.", "blocks.*"
+def weight_map(layer: dict[str, Any]) -> WeightMap:
+    """Names of the hub's files, but those of the decoder's feed-forward blocks."""
+    block = "blocks.*"
     tower = {
         "patch_embed.proj.weight": "patch_embed.weight",
         "patch_embed.proj.bias": "patch_embed.bias",
@@ -265,24 +247,4 @@ def weight_map(layer: dict[str, Any], blocks: WeightMap) -> WeightMap:
         tower[f"{merger}.norm.*"] = f"{merger}.ln_q.*"
         tower[f"{merger}.linear_fc1.*"] = f"{merger}.fc1.*"
         tower[f"{merger}.linear_fc2.*"] = f"{merger}.fc2.*"
-    names = {
-        "embed_tokens.weight": "embed_tokens.embedding.weight",
-        "layers.*.input_layernorm.weight": "layers.*.input_layernorm.weight",
-        "layers.*.self_attn.q_norm.weight": "layers.*.self_attn.q_norm.weight",
-        "layers.*.self_attn.k_norm.weight": "layers.*.self_attn.k_norm.weight",
-        "layers.*.self_attn.o_proj.weight": "layers.*.self_attn.o_proj.linear.weight",
-        "layers.*.post_attention_layernorm.weight": "layers.*.post_attention_layernorm.weight",
-        "norm.weight": "norm.weight",
-    }
-    parts = {"q": q_rows, "k": kv_rows, "v": kv_rows}
-    packed = {
-        "layers.*.self_attn.qkv_proj.linear.weight": {
-            f"layers.*.self_attn.{part}_proj.weight": rows for part, rows in parts.items()
-        }
-    }
-    decoder = WeightMap(names, packed) | blocks.under("layers.", "layers.")
-    head = WeightMap(
-        {"lm_head.weight": "lm_head.linear.weight"},
-        repeated={"lm_head.weight": f"{text}embed_tokens.weight"},
-    )
-    return WeightMap(tower).under(vision, "visual.") | decoder.under(text) | head
+    return WeightMap(tower).under(VISION, "visual.") | decoder_weights(layer, TEXT)

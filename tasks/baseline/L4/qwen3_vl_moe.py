@@ -20,10 +20,11 @@ from torch import nn
 
 from fastkernels.nn.block_scales import BlockScales
 from fastkernels.nn.config import ConfigReader
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.experts_config import expert_arguments, expert_weights
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L3.moe_decoder_layer import MoEDecoderLayer
-from .qwen3_vl import Qwen3VLForConditionalGeneration, attention_of, weight_map
+from .qwen3_vl import TEXT, Qwen3VLForConditionalGeneration, attention_of, weight_map
 
 
 class Qwen3VLMoeForConditionalGeneration(Qwen3VLForConditionalGeneration):
@@ -31,7 +32,7 @@ class Qwen3VLMoeForConditionalGeneration(Qwen3VLForConditionalGeneration):
         """The layers, and the names of all weights."""
         layer = layer_arguments(config)
         layers = (MoEDecoderLayer(**layer) for _ in range(config.integer("num_hidden_layers")))
-        names = weight_map(layer, expert_names(layer)) | WeightMap(folding=block_scales(config))
+        names = weight_map(layer) | expert_names(layer) | WeightMap(folding=block_scales(config))
         return nn.ModuleList(layers), names
 
 
@@ -40,15 +41,11 @@ def layer_arguments(config: ConfigReader) -> dict[str, Any]:
     config.refuse(["mlp_only_layers"], neutral=(None, []))
     config.refuse(["decoder_sparse_step"], neutral=(None, 1))
     # Newer libraries write the one, older files the other; a completed configuration may have both.
-    num_experts = config.integer("num_local_experts", default=None) or config.integer("num_experts")
-    top_k = config.integer("num_experts_per_tok")
-    if top_k > num_experts:
-        raise config.error("num_experts_per_tok", f"{top_k} of {num_experts} experts cannot be chosen")
+    experts = "num_local_experts" if config.has("num_local_experts") else "num_experts"
     return {
         **attention_of(config),
         "intermediate_size": config.integer("moe_intermediate_size"),
-        "num_experts": num_experts,
-        "top_k": top_k,
+        **expert_arguments(config, experts),
         "renormalize": config.flag("norm_topk_prob", default=True),
     }
 
@@ -68,12 +65,10 @@ def block_scales(config: ConfigReader) -> BlockScales | None:
 
 def expert_names(layer: dict[str, Any]) -> WeightMap:
     """Of a layer's router and experts."""
-    theirs, ours, each = "*.mlp.experts", "*.block_sparse_moe.experts", range(layer["num_experts"])
-    rows = {"gate": layer["intermediate_size"], "up": layer["intermediate_size"]}
-    packed = {
-        f"{ours}.w13.weight": {f"{theirs}.{e}.{part}_proj.weight": rows[part] for e in each for part in rows},
-        f"{ours}.w2.weight": {f"{theirs}.{e}.down_proj.weight": layer["hidden_size"] for e in each},
-    }
-    stacks = {f"{theirs}.gate_up_proj": f"{ours}.w13.weight", f"{theirs}.down_proj": f"{ours}.w2.weight"}
-    names = {"*.mlp.gate.weight": "*.block_sparse_moe.gate.weight"}
-    return WeightMap(names, packed, spellings=stacks, transposed=tuple(stacks))
+    theirs, ours = f"{TEXT}layers.*.mlp", "layers.*.block_sparse_moe"
+    experts = f"{theirs}.experts"
+    others = WeightMap(
+        names={f"{theirs}.gate.weight": f"{ours}.gate.weight"},
+        transposed=(f"{experts}.gate_up_proj", f"{experts}.down_proj"),
+    )
+    return expert_weights(layer, experts, f"{ours}.experts", stacks=experts) | others

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
 from fastkernels.nn.fusion import Fusion, add_and_norm
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.layer_norm import LayerNorm
 from ..L1.sampling import Sampler

@@ -25,7 +25,7 @@ from fastkernels.nn.batching import IMAGENET, Videos, require_places
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.program import Call, Place, Program, RequestError, Stage
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.layer_norm import LayerNorm
 from ..L1.linear import Linear

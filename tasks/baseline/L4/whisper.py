@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples, language_model
-from fastkernels.nn.weights import ZEROS, WeightMap
+from fastkernels.nn.weight_map import ZEROS, WeightMap
 
 from ..L1.embedding import Embedding
 from ..L1.layer_norm import LayerNorm

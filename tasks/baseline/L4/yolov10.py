@@ -22,7 +22,7 @@ from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.folding import Folding
 from fastkernels.nn.program import Call, Place, Program, Stage
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.detection import TopDetections
 from ..L3.yolo import Backbone, Head, Neck

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.errors import WeightsError
-from fastkernels.nn.weights import ZEROS, Source, WeightMap, export_weights, load_weights
+from fastkernels.nn.weight_map import ZEROS, Source, WeightMap
+from fastkernels.nn.weights import export_weights, load_weights
 
 
 class Block(nn.Module):

@@ -49,7 +49,7 @@ def found(path: str) -> Any:
 
 @pytest.mark.parametrize("entry", TASKS, ids=lambda entry: entry.id)
 def test_every_parameter_is_productions_or_said_to_be_our_own(entry: TaskEntry) -> None:
-    assert set(entry.interface) == set(entry.variants)
+    assert set(entry.interface) == set(entry.variants), "each variant has its `interface` in the registry"
     for variant, interface in entry.interface.items():
         init, forward = ours(entry, variant)
         own = set(interface.own)

@@ -17,7 +17,8 @@ from fastkernels.records import EvalReport, Failure, ModelResult, UnfinishedMode
 from fastkernels.registry.workloads import TokenWorkload
 from fastkernels.report import exit_code, table
 from fastkernels.runner.models import eval as eval_module
-from fastkernels.runner.models.eval import EvalRequest, run_eval
+from fastkernels.runner.models.eval import run_eval
+from fastkernels.runner.models.eval_request import EvalRequest
 from fastkernels.runner.models.model_trial import ModelTrial
 from fastkernels.score import calibrate
 from fastkernels.score.macroeval import rescore

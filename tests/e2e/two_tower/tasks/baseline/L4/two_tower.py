@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fastkernels.nn.config import ConfigReader
-from fastkernels.nn.weights import WeightMap
+from fastkernels.nn.weight_map import WeightMap
 
 from ..L1.embedding import Embedding
 from ..L1.linear import Linear
