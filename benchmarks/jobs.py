@@ -210,6 +210,8 @@ JOBS: dict[str, Job] = {
         ),
         (*FK, "merge"),
     ),
+    # Of all cases those that the time allows; `fk tune --resume` goes on with the others.
+    "providers": Job((Part("providers", 330, (*FK, "tune", "--seconds", "300", "--json")),)),
     # What a candidate's user waits for, and the share of it that is measuring.
     "kernels_llama_candidate": Job(
         (

@@ -55,7 +55,7 @@ ROOMS = {
         ("inside",),
         ("ranks",),
         ("worker",),
-        ("kernel_trial", "models"),
+        ("kernel_trial", "models", "tuning"),
     ),
 }
 

@@ -10,7 +10,15 @@ up to 15 % apart, and 1.84 us in a chain of 64, 0.1 % apart (one H200; docs/reco
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import torch
+
+from fastkernels.loader import views
+from fastkernels.measure import roofline
+from fastkernels.measure.ceilings import ceilings
+from fastkernels.records import TensorSpec
 
 CHAIN_S = 400e-6  # of calls at the speed of the device's memory: several times what surrounds them
 MOST_LINKS = 64
@@ -49,3 +57,18 @@ def chain_plan(
     wanted = max(math.ceil(CHAIN_S / floor_s), min(LEAST_LINKS, int(MOST_S / floor_s)))
     fitting = int(memory_bytes * MEMORY_SHARE / max(link_bytes, 1))
     return ChainPlan(max(least, min(wanted, fitting)), shares)
+
+
+def of_trial(specs: Mapping[str, TensorSpec], work: roofline.Work) -> ChainPlan:
+    """On the current GPU, of calls that have these tensors and must do this work."""
+    stored = views.stored(specs)
+    taken = {n: math.prod(spec.shape) * getattr(torch, spec.dtype).itemsize for n, spec in stored.items()}
+    parameter_bytes = sum(size for name, size in taken.items() if name.startswith("param."))
+    return chain_plan(
+        floor_s=roofline.floor_s(work, ceilings("cuda")),
+        read_bytes=work.read_bytes,
+        parameter_bytes=parameter_bytes,
+        other_bytes=sum(taken.values()) - parameter_bytes,
+        memory_bytes=torch.cuda.get_device_properties(0).total_memory,
+        least=len(views.alternating(2)) if views.are_in(specs) else 1,
+    )

@@ -50,6 +50,7 @@ from fastkernels.records.models import (
     UnfinishedModel,
     WorkloadResult,
 )
+from fastkernels.records.tuning import Behind, TunedRow, TuneReport, TuneSummary, Untimed
 
 Report = KernelReport | EvalReport | GateReport | AuditReport
 
@@ -63,6 +64,7 @@ __all__ = [
     "AuditRow",
     "AuditTask",
     "Batch",
+    "Behind",
     "CandidateFiles",
     "Capture",
     "CapturedTokens",
@@ -102,8 +104,12 @@ __all__ = [
     "Swap",
     "TensorSpec",
     "TokenPhase",
+    "TuneReport",
+    "TuneSummary",
+    "TunedRow",
     "Unclaimed",
     "UnfinishedModel",
+    "Untimed",
     "View",
     "WorkloadResult",
     "default_size",

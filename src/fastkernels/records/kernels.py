@@ -180,6 +180,7 @@ class KernelRow(Record):
     unclaimed: Unclaimed | None = None  # only with UNSTABLE, where nothing but its width speaks against it
     timed: bool = True
     iterations_checked: int = 0
+    absent: tuple[str, ...] = ()  # classes of production kernels that the baseline had none of; none in older
 
     @property
     def authored(self) -> float:

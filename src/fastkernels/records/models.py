@@ -74,6 +74,7 @@ class ModelResult(Record):
     swap: Swap
     notes: tuple[str, ...] = ()  # fallbacks counted, kernels passed over, clips
     failure: Failure | None = None
+    absent: tuple[str, ...] = ()  # classes of production kernels that the baseline had none of; none in older
 
 
 class UnfinishedModel(Record):

@@ -12,7 +12,15 @@ from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.layout import data_dir
 from fastkernels.records import Size
 from fastkernels.registry.load import read_json, read_yaml
-from fastkernels.registry.schema import Architecture, BatchEntry, BatchSet, Device, ModelConfig, Suite
+from fastkernels.registry.schema import (
+    Architecture,
+    BatchEntry,
+    BatchSet,
+    Device,
+    ModelConfig,
+    ProductionClass,
+    Suite,
+)
 from fastkernels.registry.workloads import Workload
 
 # ---------------------------------------------------------------- architectures
@@ -155,6 +163,16 @@ def _device(root: Path, slug: str) -> Device | None:
 def device(slug: str) -> Device | None:
     """Facts about a device (`cpu`, `nvidia-h200`); None where none were measured."""
     return _device(data_dir("registry"), slug)
+
+
+@lru_cache
+def _production(root: Path) -> tuple[ProductionClass, ...]:
+    return tuple(read_yaml(root / "production.yaml", list[ProductionClass]))
+
+
+def production() -> tuple[ProductionClass, ...]:
+    """Classes of kernels that production runs."""
+    return _production(data_dir("registry"))
 
 
 # ---------------------------------------------------------------- files

@@ -2,6 +2,7 @@
 
 tasks/L*/*.yaml          TaskEntry     what exists to be replaced
 architectures/*.yaml     Architecture  which model uses it
+production.yaml          ProductionClass   which kernels production runs
 batches/*.yaml           BatchSet      steps that cases are taken from, of several architectures
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
@@ -336,3 +337,13 @@ class Device(Record):
     l2_mib: float | None = None
     implementations: dict[str, tuple[str | Choice, ...]] = {}
     sources: dict[str, str] = {}  # figure -> how and where it was measured
+
+
+class ProductionClass(Record):
+    """Kernels of one kind that production runs for the operations `of`, names of kernels; each of the
+    implementations `by` is one."""
+
+    name: str  # as in "baseline without FlashAttention-3"
+    of: tuple[str, ...] = Field(min_length=1)
+    by: tuple[str, ...] = Field(min_length=1)
+    capability: tuple[int, ...] = ()  # major compute capabilities that it runs on; empty: all

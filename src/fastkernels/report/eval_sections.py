@@ -21,6 +21,7 @@ from fastkernels.report.layout import (
     Column,
     interval,
     number,
+    without,
 )
 
 
@@ -37,7 +38,8 @@ def sections(report: EvalReport) -> Iterable[Section]:
     yield Section("Architectures", [architectures(models)] if models else [])
     is_self_test = not report.candidates
     rows = [eval_table.model_cells(model, is_self_test) for model in report.models]
-    yield Section("Models", [Grid("Models", eval_table.MODELS, rows)] if rows else [])
+    lacking = [f"{model.model}: {without(model.absent)}" for model in report.models if model.absent]
+    yield Section("Models", [Grid("Models", eval_table.MODELS, rows), *lacking] if rows else [])
     workloads = [(model.model, workload) for model in report.models for workload in model.workloads]
     cells = [eval_table.workload_cells(model, workload) for model, workload in workloads]
     yield Section("Workloads", [Grid("Workloads", eval_table.WORKLOADS, cells)] if cells else [])

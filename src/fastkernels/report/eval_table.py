@@ -23,6 +23,7 @@ from fastkernels.report.layout import (
     number,
     opening,
     table,
+    weaker,
 )
 
 MODELS = (
@@ -87,6 +88,7 @@ def parts(report: EvalReport, verbose: bool = False, room: int | None = None) ->
         told = f"unstable: known to more than {bound} only; a quieter machine or --rounds 30 tells more"
         found.append(Text(told, style="dim"))
     found += left_out(*(without for _, _, without in shown.values()))
+    found += weaker((model.model, model.absent) for model in report.models)
     if report.unfinished:
         rounds = [
             [*workload_cells(model.model, workload)[:-1], f"rounds: {len(workload.baseline)}"]

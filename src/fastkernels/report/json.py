@@ -5,14 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from fastkernels.errors import FileFormatError
-from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport, Report
+from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport, Report, TuneReport
+from fastkernels.records.base import Document
 from fastkernels.report import files
 
 KINDS: dict[str, type[Report]] = {
@@ -20,6 +21,7 @@ KINDS: dict[str, type[Report]] = {
     for record in (KernelReport, EvalReport, GateReport, AuditReport)
 }
 Asked = TypeVar("Asked", EvalReport, KernelReport)
+Read = TypeVar("Read", bound=Document)
 SCHEMA = 1  # of all kinds
 _NEXT = "Name a report that `fk` wrote with --json"
 _OTHERS = "What the programs under benchmarks/ wrote is in the tables of docs/benchmarks.md"
@@ -27,18 +29,27 @@ _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
 
-def dumps(report: Report) -> str:
+def dumps(report: Report | TuneReport) -> str:
     """Indented JSON with a newline at its end; fields by their published names."""
     return report.model_dump_json(by_alias=True, indent=2) + "\n"
 
 
-def write(report: Report, path: str | Path) -> None:
+def write(report: Report | TuneReport, path: str | Path) -> None:
     """To a file, or to stdout for `-` (files.py). UsageError if it cannot be."""
     files.write(dumps(report), path, "--json")
 
 
 def load(path: str | Path) -> Report:
     """Read a report of any kind. FileFormatError with the line for whatever is no report."""
+    return _read(path, KINDS)
+
+
+def load_tuning(path: str | Path) -> TuneReport:
+    """Read a report of `fk tune`; FileFormatError for another kind."""
+    return _read(path, {"tuning": TuneReport})
+
+
+def _read(path: str | Path, kinds: Mapping[str, type[Read]]) -> Read:
     try:
         text = text_of(Path(path))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -55,8 +66,8 @@ def load(path: str | Path) -> Report:
     except (ValueError, RecursionError) as error:  # NaN, an integer of 5,000 digits, brackets 1,000 deep
         raise FileFormatError(path, "", f"not JSON that a report can hold: {error}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(kind, str) or kind not in KINDS:
-        problem = f"not a report of fk: 'kind' must be one of {', '.join(KINDS)}, not {kind!r}. "
+    if not isinstance(kind, str) or kind not in kinds:
+        problem = f"not a report of fk: 'kind' must be one of {', '.join(kinds)}, not {kind!r}. "
         problem += _OTHERS if isinstance(kind, str) else _NEXT
         raise FileFormatError(path, "line 1", problem)
     if data.get("schema", SCHEMA) != SCHEMA:
@@ -64,7 +75,7 @@ def load(path: str | Path) -> Report:
         problem += "Read it with the version that wrote it, or make it again with this one"
         raise FileFormatError(path, f"line {line_of(text, ['schema'])}", problem)
     try:
-        return KINDS[kind].model_validate_json(text)
+        return kinds[kind].model_validate_json(text)
     except ValidationError as error:
         problems = error.errors(include_url=False)
         line = line_of(text, problems[0]["loc"])

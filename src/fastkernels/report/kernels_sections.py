@@ -24,6 +24,7 @@ from fastkernels.report.layout import (
     grouped,
     number,
     task_name,
+    without,
 )
 
 _SKEWS = (*(skew for skew in get_args(Skew) if skew != "uniform"), "captured")  # as case ids name them
@@ -223,4 +224,5 @@ def _rows(rows: Sequence[KernelRow]) -> Iterable[Block]:
         passed = sum(row.verdict == "PASSED" for row in own)
         cells = [kernels_table.cells(row, several=True) for row in own]
         grid = Grid(f"Rows of {task}", kernels_table.COLUMNS, cells)
-        yield Fold(f"{task}: {passed} of {len(own)} passed", [grid])
+        lacks = [without(own[0].absent)] if own[0].absent else []
+        yield Fold(", ".join([f"{task}: {passed} of {len(own)} passed", *lacks]), [grid])

@@ -27,6 +27,7 @@ from fastkernels.report.layout import (
     opening,
     table,
     task_name,
+    weaker,
 )
 from fastkernels.report.standings import COLUMNS as STANDINGS
 from fastkernels.report.standings import standings
@@ -84,7 +85,8 @@ def parts(report: KernelReport, verbose: bool = False, room: int | None = None) 
                 found.append(table(columns, [shown[id(row)] for row in own if _listed(row)]))
             found += _held_out(own)
     if listed:
-        found += [Text(), *legend(columns, rows), *_marks(listed), *left_out(without)]
+        found += [Text(), *legend(columns, rows), *_marks(listed), *weaker(_lacking(report.rows))]
+        found += left_out(without)
     found += failures(
         ((f"{task_name(row)}  {row.candidate}", row.case, row.verdict, row.failure) for row in report.rows),
         verbose,
@@ -145,6 +147,10 @@ def _marks(rows: Sequence[KernelRow]) -> Iterable[RenderableType]:
     if any(_mark(row) == "?" for row in rows):
         waits = "? nothing is claimed: the call waits for the device, so the host's work is in its time"
         yield Text(waits, style="dim")
+
+
+def _lacking(rows: Sequence[KernelRow]) -> Iterable[tuple[str, Sequence[str]]]:
+    return ((row.task, row.absent) for row in rows)
 
 
 def _compile_notes(rows: Sequence[KernelRow]) -> Iterable[str]:

@@ -29,6 +29,7 @@ INTERRUPTED = "INTERRUPTED: what was finished until then"
 FAILED_FAST = "STOPPED at the first failure (--fail-fast): later trials were not made"
 ROOM = 100  # characters that tables of results keep to, where the names in them allow it
 _GAP = 2  # between columns
+_MOST_NAMED = 4  # tasks or models in a line
 _PIPE_WIDTH = 10_000  # wider than any table: what is piped is meant to be searched
 
 
@@ -96,6 +97,26 @@ def left_out(*names: str) -> list[RenderableType]:
 def room(stream: TextIO) -> int:
     """Characters of a line: a terminal's own where it is wider than most."""
     return max(ROOM, Console(file=stream).width) if stream.isatty() else ROOM
+
+
+def weaker(lacking: Iterable[tuple[str, Sequence[str]]]) -> list[RenderableType]:
+    """Which classes of production kernels no baseline here had, and of what, a line for each class. From a
+    task, or a model, and the classes that its baseline was without."""
+    found: dict[str, dict[str, None]] = {}
+    for what, classes in lacking:
+        for name in classes:
+            found.setdefault(name, {})[what] = None
+    return [Text(f"baseline without {name}: {_first(list(of))}", style="dim") for name, of in found.items()]
+
+
+def without(classes: Sequence[str]) -> str:
+    """`baseline without FlashAttention-3`; nothing where it has all."""
+    return f"baseline without {', '.join(classes)}" if classes else ""
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def used(columns: Sequence[Column], rows: Rows) -> list[int]:

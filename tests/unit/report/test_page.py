@@ -180,6 +180,16 @@ def test_a_page_of_models_has_a_bar_for_each_by_category_and_the_transfer(everyt
     assert "Vision other tiny no" in told
 
 
+def test_a_page_says_which_baselines_were_weaker(kernel_report, eval_report):
+    rows = tuple(row.model_copy(update={"absent": ("FlashAttention-3",)}) for row in kernel_report.rows)
+    weaker = kernel_report.model_copy(update={"rows": rows})
+    found = words(page.of([("k.json", weaker)]))
+    assert "L1/rms_norm: 4 of 6 passed, baseline without FlashAttention-3" in found
+    models = tuple(model.model_copy(update={"absent": ("FBGEMM",)}) for model in eval_report.models)
+    found = words(page.of([("e.json", eval_report.model_copy(update={"models": models}))]))
+    assert "llama: baseline without FBGEMM other: baseline without FBGEMM" in found
+
+
 def test_several_reports_stand_beside_each_other_by_kind_and_device(everything):
     titles = [section.title for section in everything["several"].sections if section.level == 2]
     assert [title.partition(" on ")[0] for title in titles] == [

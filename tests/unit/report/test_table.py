@@ -51,6 +51,18 @@ def test_every_shown_column_has_a_legend_and_empty_ones_vanish(kernel_report):
     assert "compile: " in text
 
 
+def test_a_weaker_baseline_is_said_once_for_each_class(kernel_report, eval_report):
+    assert "baseline without" not in table.text(kernel_report)
+    rows = tuple(row.model_copy(update={"absent": ("FlashAttention-3",)}) for row in kernel_report.rows)
+    text = table.text(kernel_report.model_copy(update={"rows": rows}))
+    assert [found for found in text.splitlines() if "baseline without" in found] == [
+        "baseline without FlashAttention-3: L1/rms_norm"
+    ]
+    models = tuple(model.model_copy(update={"absent": ("A", "B")}) for model in eval_report.models)
+    text = table.text(eval_report.model_copy(update={"models": models}))
+    assert "baseline without A: llama, other\nbaseline without B: llama, other\n" in text
+
+
 def test_held_out_shapes_are_counted_not_listed(kernel_report):
     text = table.text(kernel_report)
     assert "1 held-out shape checked and passed, not timed" in text

@@ -23,6 +23,7 @@ from fastkernels.judge.verdict import Verdict, is_failure
 from fastkernels.loader import golden
 from fastkernels.loader.authored import kernel_names
 from fastkernels.loader.overlay import Overlay
+from fastkernels.measure.absent import absent
 from fastkernels.measure.clocks import SmClock
 from fastkernels.measure.environment import environment
 from fastkernels.measure.sole import SoleUse
@@ -135,7 +136,7 @@ class _Run:
             schema=1,
             environment=machine.model_copy(update={"isolation": tuple(dict.fromkeys(self.levels))}),
             request=request.model_dump(mode="json"),
-            rows=tuple(self.rows),
+            rows=tuple(r.model_copy(update={"absent": absent(r.task, request.device)}) for r in self.rows),
             candidates=judged,
             shadowed=tuple(dict.fromkeys(self.shadowed)),
             notes=tuple(self.notes),

@@ -17,20 +17,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import prod
 
 import numpy as np
-import torch
 
 from fastkernels.errors import MachineError
 from fastkernels.judge.verdict import Speedup, Verdict, too_noisy
-from fastkernels.loader import views
 from fastkernels.loader.inputs import DISTRIBUTIONS, trial_specs
 from fastkernels.loader.materialize import build_module
 from fastkernels.loader.ranks import own
 from fastkernels.measure import roofline, stats
 from fastkernels.measure.ceilings import ceilings
-from fastkernels.measure.chain import ChainPlan, chain_plan, of_ranks
+from fastkernels.measure.chain import ChainPlan, of_ranks, of_trial
 from fastkernels.records import Case, Contract, Failure, TensorSpec
 from fastkernels.registry.schema import TaskEntry
 from fastkernels.runner.kernel_trial import claim_checks, oom_blame, reproduction
@@ -176,17 +173,7 @@ class Trial:
         """One link where nothing will be captured, or one for each rank."""
         if self._outcome.contract != "graph" or not self._case.timed:
             return of_ranks(self._case.ranks)
-        stored = views.stored(specs)
-        taken = {n: prod(spec.shape) * getattr(torch, spec.dtype).itemsize for n, spec in stored.items()}
-        parameter_bytes = sum(size for name, size in taken.items() if name.startswith("param."))
-        return chain_plan(
-            floor_s=roofline.floor_s(self._work, ceilings(self._bench.device)),
-            read_bytes=self._work.read_bytes,
-            parameter_bytes=parameter_bytes,
-            other_bytes=sum(taken.values()) - parameter_bytes,
-            memory_bytes=torch.cuda.get_device_properties(0).total_memory,
-            least=len(views.alternating(2)) if views.are_in(specs) else 1,
-        )
+        return of_trial(specs, self._work)
 
     @cached_property
     def _work(self) -> roofline.Work:

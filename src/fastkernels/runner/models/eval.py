@@ -84,7 +84,10 @@ def run_eval(
                                 hidden = ("memory",) if memory.hidden else ()
                                 levels = common(levels, (*ALWAYS, *hidden, *sides.isolation))
                         notes = (*result.notes, *_of_the_process(sides, request.tp))
-                        results.append(result.model_copy(update={"notes": notes}))
+                        from fastkernels.measure.absent import absent  # with PyTorch
+
+                        lacks = absent(target.architecture.task, request.device)
+                        results.append(result.model_copy(update={"notes": notes, "absent": lacks}))
                 except FastKernelsError as error:
                     errors[target.model] = error
     except KeyboardInterrupt:
