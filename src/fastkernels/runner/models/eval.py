@@ -83,14 +83,15 @@ class EvalRequest:
         timeout_s: float | None = None,
         tp: int = 1,
         ep: int = 1,
+        there: Device | None = None,
     ) -> EvalRequest:
-        """Fill in what was not given: from the settings, the registry and the machine. UsageError,
-        MachineError.
+        """Fill in what was not given: from the settings, the registry and the machine; `there`: the device of
+        the machines that judge, where that is not this one. UsageError, MachineError.
         """
         if ep not in (1, tp):
             raise UsageError(f"--ep {ep}: experts are split over the ranks of --tp {tp}, all of them or none")
         settings = resolve(device=device, size=size, suite=suite)
-        machine = require_device(settings.device_asked)
+        machine = there or require_device(settings.device_asked)
         if self_test and candidate_paths:
             raise UsageError("--self-test judges the baseline against itself: leave out --candidates")
         # A misspelt name is told before a missing candidate is.
@@ -148,10 +149,10 @@ def run_eval(
         from fastkernels.runner.models import placement  # with PyTorch
 
         placement.require_devices(request.device, request.tp)
-    planned, skipped = _planned(request)
+    planned, skipped = plan(request)
     for why in skipped.values():
         say(f"skipped: {why}")
-    for line in _out_of_reach(request, [target for target, _ in planned]):
+    for line in out_of_reach(request, [target for target, _ in planned]):
         say(line)
     seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
@@ -269,7 +270,7 @@ def _one_set(paths: Sequence[str | Path]) -> CandidateSet:
     return found[0]
 
 
-def _planned(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]], dict[str, UsageError]]:
+def plan(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]], dict[str, UsageError]]:
     """The models of the request with their workloads; and those that nothing of it can be asked of, which is
     known without them: the others are evaluated, and scored. UsageError where no model is left."""
     targets, skipped = _targets(request)
@@ -323,7 +324,7 @@ def _targets(request: EvalRequest) -> tuple[list[Target], dict[str, UsageError]]
     return list(targets.values()), skipped
 
 
-def _out_of_reach(request: EvalRequest, targets: Sequence[Target]) -> Iterator[str]:
+def out_of_reach(request: EvalRequest, targets: Sequence[Target]) -> Iterator[str]:
     """What the models leave out of the candidate, as far as sources and registered cases tell, line by line.
     UsageError where that is all of it."""
     if (found := request.candidates) is None:
