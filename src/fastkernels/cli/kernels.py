@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastkernels.records import KernelReport
     from fastkernels.runner.kernel_trial.request import KernelsRequest
 
-_HERE = "is of one machine, and not beside --cluster"
+_HERE = "asked of one machine, without --cluster"
 
 
 @click.command(epilog="Example: fk kernels --target rms_norm --candidates examples/candidates")

@@ -66,8 +66,10 @@ def _end_with(parent: int) -> None:
 def _answer(task: Task) -> Any:
     body = pickle.loads(task.body)
     candidate = pickle.loads(task.candidate) if task.candidate is not None else None
-    with tempfile.TemporaryDirectory(prefix="fk-sent-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fk-judge-") as folder:
         root = Path(folder).resolve()
+        (root / "cwd").mkdir()
+        os.chdir(root / "cwd")  # no settings of whoever started Ray, and no short names for what lies here
         try:
             found = body.judge(sent.unpacked(candidate, root) if candidate else None)
         except FastKernelsError as error:

@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 _ANSWER_S = 10  # for a port to answer, and for Ray behind it
 _LOOK_S = 180  # a node imports PyTorch, from a cold disk
 _WAIT_S = 1.0
+_TIDY_S = 20  # for judges that are not wanted any more
 _MOST_PRINTED = 2000  # characters of what a judge printed before it ended
 
 
@@ -59,23 +59,40 @@ def judge_there(body: bytes, candidate: bytes | None, of_gpus: int) -> tuple[int
     variables.pop("OMP_NUM_THREADS", None)  # Ray's, for a task of one core; the judge counts its cores itself
     cores = None
     if gpus := context.get_accelerator_ids().get("GPU"):
-        cores = share_of_cores(sorted(os.sched_getaffinity(0)), [int(gpu) for gpu in gpus], of_gpus)
+        cores = share_of_cores(sorted(os.sched_getaffinity(0)), gpus, of_gpus)
     else:  # a look names all GPUs, which Ray hides from whoever asks for none
         variables.pop("CUDA_VISIBLE_DEVICES", None)
     task = pickle.dumps(Task(body, candidate, cores, os.getpid()))
     command = [sys.executable, "-m", "fastkernels.cluster.judge"]
-    with tempfile.TemporaryDirectory(prefix="fk-judge-") as folder:
-        done = subprocess.run(
-            command, input=task, capture_output=True, env=variables, cwd=folder, check=False
-        )
-    printed = done.stderr.decode(errors="replace")[-_MOST_PRINTED:]
-    return done.returncode, done.stdout, printed
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables) as process:
+        answer, printed = _communicated(process, task)
+    return process.returncode, answer, printed.decode(errors="replace")[-_MOST_PRINTED:]
 
 
-def share_of_cores(cores: Sequence[int], gpus: Sequence[int], of_gpus: int) -> tuple[int, ...] | None:
-    """The cores that belong to these GPUs where each has as many; None where there are too few to share."""
-    each = len(cores) // max(of_gpus, max(gpus) + 1)
-    return tuple(core for gpu in gpus for core in cores[gpu * each : (gpu + 1) * each]) if each else None
+def _communicated(process: subprocess.Popen, task: bytes | None) -> tuple[bytes, bytes]:
+    """Ray is heard between two waits: where it cancels the attempt, the judge has time to tidy up."""
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.communicate(task, timeout=_WAIT_S)
+            task = None  # sent
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_TIDY_S)
+            process.kill()
+
+
+def share_of_cores(cores: Sequence[int], gpus: Sequence[str], of_gpus: int) -> tuple[int, ...] | None:
+    """The cores that belong to these GPUs where each has as many. None where there are too few to share, or
+    GPUs have no numbers."""
+    if not all(gpu.isdecimal() for gpu in gpus):
+        return None
+    numbers = [int(gpu) for gpu in gpus]
+    each = len(cores) // max(of_gpus, max(numbers) + 1)
+    return tuple(core for n in numbers for core in cores[n * each : (n + 1) * each]) if each else None
 
 
 # ---------------------------------------------------------------- here
@@ -85,11 +102,12 @@ def share_of_cores(cores: Sequence[int], gpus: Sequence[int], of_gpus: int) -> t
 def connected(address: str) -> Iterator[Cluster]:
     """`HOST:PORT` of the cluster's head, or `auto`. UsageError for another form. MachineError where Ray is
     not installed, nothing or something else answers, or Python and Ray are of other versions there."""
+    _require_form(address)
     if importlib.util.find_spec("ray") is None:
         raise MissingExtraError("Ray", install_line("cluster"), "--cluster")
-    ray = _ray()
     if address != "auto":
         _require_ray(address)
+    ray = _ray()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=True)
@@ -98,21 +116,28 @@ def connected(address: str) -> Iterator[Cluster]:
     finally:
         for number, handler in handlers.items():  # Ray would exit by SIGTERM without a report
             signal.signal(number, handler)
+    cluster = Cluster()
     try:
-        yield Cluster()
+        yield cluster
     finally:
         with interrupts.held():
+            cluster.stop()
             ray.shutdown()
+
+
+def _require_form(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    is_place = host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16
+    if address != "auto" and not is_place:
+        raise UsageError(
+            f"--cluster {address}: give HOST:PORT of the cluster's head, as `ray start --head` prints it, or "
+            "`auto`. fk runs on one of the cluster's machines"
+        )
 
 
 def _require_ray(address: str) -> None:
     """Before Ray tries for minutes, and prints."""
     host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise UsageError(
-            f"--cluster {address}: give HOST:PORT of the cluster's head, as `ray start --head` prints it, or "
-            "`auto`. fk runs on one of the cluster's machines"
-        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
     except OSError as error:
@@ -142,6 +167,7 @@ class Cluster:
 
     _nodes: dict[str, _Node] = field(default_factory=dict)
     _facts: dict[str, Facts] = field(default_factory=dict)
+    _pools: list[_Pool] = field(default_factory=list)
 
     @property
     def most_gpus(self) -> int:
@@ -174,7 +200,7 @@ class Cluster:
         return device
 
     def _look(self, device: Device) -> dict[str, Facts]:
-        pool = _Pool(self._nodes, {}, is_look=True)
+        pool = self._pool({}, is_look=True)
         look = Part("look", Look(device))
         for name in self._nodes:
             pool.start(look, name)
@@ -196,7 +222,16 @@ class Cluster:
     ) -> Iterator[tuple[Part, Answered]]:
         """See schedule.answers. `candidates`: the files of those that parts name."""
         room = {name: node.gpus if self._facts[name].devices else 1 for name, node in self._nodes.items()}
-        return schedule.answers(parts, room, _Pool(self._nodes, candidates), say)
+        return schedule.answers(parts, room, self._pool(candidates), say)
+
+    def _pool(self, candidates: Mapping[str, Sent], is_look: bool = False) -> _Pool:
+        self._pools.append(_Pool(self._nodes, candidates, is_look))
+        return self._pools[-1]
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for pool in self._pools:
+            pool.stop()
 
 
 class _Pool:
@@ -231,6 +266,13 @@ class _Pool:
             return []
         done, _ = _ray().wait(list(self._running), num_returns=1, timeout=_WAIT_S)
         return [(part, _end(ref, node)) for ref in done for part, node in [self._running.pop(ref)]]
+
+    def stop(self) -> None:
+        refs, self._running = list(self._running), {}
+        for ref in refs:
+            _ray().cancel(ref)
+        if refs:
+            _ray().wait(refs, num_returns=len(refs), timeout=_TIDY_S)
 
     def living(self) -> set[str]:
         return set(_living())
