@@ -47,7 +47,10 @@ FIRST = [
 ]
 THEN = [
     *(("prefill", *LLAMA, 1, *lengths) for lengths in ((4801, 162), (1009, 239), (4096, 1920))),
-    *(("decode", *LLAMA, *batch) for batch in ((1, 1024), (8, 1024), (32, 1024), (4, 8192), (128, 1024))),
+    *(
+        ("decode", *LLAMA, *batch)
+        for batch in ((1, 1024), (8, 1024), (32, 1024), (4, 8192), (128, 1024), (256, 768))
+    ),
     ("prefill", *GPT_OSS, 4, 2048),
     ("prefill", *GPT_OSS_WINDOW, 4, 2048),
     ("prefill", *GEMMA, 4, 2048),
@@ -108,23 +111,25 @@ CHECKS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }  # fmt: skip
 THOROUGH = ("one-row", "sinks-window")  # in float16 too, and without the half step
-# Of head dimension 128: what is tried beside the shape that is chosen.
-VARIANTS = {
+# By kind and head dimension: what is tried beside the shape that is chosen.
+MERGES = {f"merge{n}": {"merge": n} for n in (1, 2, 3, 6)}
+VARIANTS: dict[str, dict[int, dict[str, dict[str, Any]]]] = {
     "prefill": {
-        "128x3": {"stages": 3},
-        "64x4": {"tile": 64, "stages": 4},
-        "together": {"ping_pong": False},
-        "waits": {"beside": False},
-        "whole": {"half": False},
+        64: {
+            "two_groups": {"groups": 2},
+            "together": {"ping_pong": False},
+            "128x4": {"stages": 4},
+        },
+        128: {
+            "128x3": {"stages": 3},
+            "together": {"ping_pong": False},
+            "waits": {"beside": False},
+            "whole": {"half": False},
+        },
+        256: {"64": {"tile": 64}, "ping_pong": {"ping_pong": True}},
     },
-    "decode": {
-        "128x3": {"tile": 128, "resident": 1},
-        "128x2": {"tile": 128, "stages": 2, "resident": 1},
-        "64x6": {"stages": 6, "resident": 1},
-        "64x2": {"stages": 2, "resident": 3},
-    },
+    "decode": {64: MERGES, 128: MERGES, 256: MERGES},
 }
-TRITON_SPLITS = (16, 32)
 
 
 # --- in the child: one line of JSON for each outcome ---
@@ -239,7 +244,6 @@ def calls(job: list, theirs: Callable | None) -> tuple[str, float, Callable[[str
 
 def time_case(job: list, beside: list[str], variants: bool, theirs: Callable | None) -> dict:
     from fastkernels.kernels.decode_attention import hopper as decode
-    from fastkernels.kernels.decode_attention import triton as decode_triton
     from fastkernels.kernels.plans import plan_scope
     from fastkernels.kernels.prefill_attention import hopper as prefill
 
@@ -257,24 +261,21 @@ def time_case(job: list, beside: list[str], variants: bool, theirs: Callable | N
                 row[f"{other}_error"] = repr(error)[:200]
         if "fa3_us" in row:
             row["ratio"] = row["fa3_us"] / row["ours_us"]
-        if not variants or job[3] != 128:
+        if not variants:
             return row
         module: Any = prefill if job[0] == "prefill" else decode
-        kept = module.SHAPES[128]
-        for variant, changes in VARIANTS[job[0]].items():
-            module.SHAPES[128] = kept._replace(**changes)
+        dims, shapes = job[3], module.SHAPES
+        if module is prefill and dims in prefill.OF_BLOCKS_OF_16:
+            shapes = prefill.OF_BLOCKS_OF_16
+        kept = shapes[dims]
+        for variant, changes in VARIANTS[job[0]][dims].items():
+            shapes[dims] = kept._replace(**changes)
             try:
                 row[f"{variant}_diff"] = (out.float() - by("hopper")().float()).abs().max().item()
                 row[f"{variant}_us"] = us(by("hopper"))
             except Exception as error:
                 row[f"{variant}_error"] = repr(error)[:200]
-        module.SHAPES[128] = kept
-        if job[0] == "decode" and job[5] == 1:
-            most = decode_triton.MAX_SPLITS
-            for splits in TRITON_SPLITS:
-                decode_triton.MAX_SPLITS = splits
-                row[f"triton_{splits}_splits_us"] = us(by("triton"))
-            decode_triton.MAX_SPLITS = most
+        shapes[dims] = kept
     return row
 
 

@@ -22,11 +22,13 @@ from typing import Any
 from committed import written
 
 # Nothing is fetched and nothing is told to anybody while a side runs. Host operations have few threads: with
-# one for each core, a copy waits for whichever core is busy (8 ms for each of 32 images were seen).
+# one for each core, a copy waits for whichever core is busy (8 ms for each of 32 images were seen). Every run
+# is greedy: vLLM need not compile FlashInfer's samplers, which takes over a minute of its start.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "OMP_NUM_THREADS": "4",
 }
 

@@ -15,8 +15,8 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.gpu
 
 
-def requests(lengths: tuple[int, ...], seed: int, **options: Any) -> list[dict[str, Any]]:
-    generator = torch.Generator().manual_seed(seed)
+def requests(lengths: tuple[int, ...], draw: int, **options: Any) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(draw)
     fixed = {"gen_length": 32, "block_length": 16, "steps": 16, **options}
     return [{"input_ids": torch.randint(0, 149, (n,), generator=generator), **fixed} for n in lengths]
 

@@ -61,8 +61,8 @@ static Fiber* current;
 static ucontext_t scheduler;
 static std::function<void()> body;
 static std::mt19937 dice(7);
-static Meeting meetings_of_warps[12], meetings[16];  // of a warp; of a named barrier
-static u64 brought[12][32];
+static Meeting meetings_of_warps[16], meetings[16];  // of a warp; of a named barrier
+static u64 brought[16][32];
 static int block_threads;
 #define WARP (current->thread / 32)
 #define LANE (current->thread % 32)

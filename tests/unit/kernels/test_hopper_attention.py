@@ -17,6 +17,8 @@ from tests.attention_case import attention_case
 from tests.unit.kernels.hopper import MOST_SHARED
 
 MODULES: dict[str, Any] = {"prefill_attention": prefill, "decode_attention": decode}
+# Bytes: of decode outside its loop; of prefill's warps that load, which have 32 registers beside three warpgroups.
+SPILLED = {("decode_attention", 256): 64, ("prefill_attention", 64): 144}
 MULTIPROCESSOR = 228 * 1024  # bytes of shared memory; a block takes 1 KiB more than it asks for
 
 
@@ -67,7 +69,7 @@ def test_elsewhere_it_declines(monkeypatch):
 
 
 def test_shared_memory():
-    for dims, shape in prefill.SHAPES.items():
+    for dims, shape in [*prefill.SHAPES.items(), *prefill.OF_BLOCKS_OF_16.items()]:
         assert prefill.shared_bytes(dims, shape) + 1024 <= MOST_SHARED
     for dims, shape in decode.SHAPES.items():
         asked = decode.shared_bytes(dims, shape) + 2048
@@ -88,5 +90,5 @@ def test_nothing_is_spilled_or_serialised(name, dims, tmp_path):
     command = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas=-v", "kernel.cu"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
     (spilled,) = re.findall(r"(\d+) bytes spill stores", said)
-    assert int(spilled) <= (64 if (name, dims) == ("decode_attention", 256) else 0)
+    assert int(spilled) <= SPILLED.get((name, dims), 0)
     assert "serialized" not in said

@@ -29,6 +29,8 @@ def unsupported(
 ) -> str | None:  # fmt: skip
     if reason := checks.not_float32_compute(q, k, v, g, b, bias):
         return reason
+    if kernel == "chunk_delta_rule" and q.dtype == torch.float32:
+        return "solves the chunks of float32 tokens in TF32"
     if state.dtype != torch.float32:
         return f"keeps states in float32, not {state.dtype}"
     if kernel == "chunk_delta_rule" and capturing(q):

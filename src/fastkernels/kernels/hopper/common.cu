@@ -39,6 +39,7 @@ constexpr int COPIES = BOXES * PANELS;
 constexpr u32 PANEL_BYTES = TILE * 128;
 constexpr u32 TILE_BYTES = PANELS * PANEL_BYTES;
 static_assert(COPIES <= 32, "a lane of the loading warp starts one copy");
+static_assert(TILE % PAGE == 0 || PAGE % TILE == 0, "a copy ends where its cache block does");
 
 #define DEVICE __device__ __forceinline__
 #define NEGATIVE_INFINITY __int_as_float(0xff800000)

@@ -1,18 +1,20 @@
-// Prefill: two warpgroups of 64 rows each attend, one more warp finds work and loads.
+// Prefill: warpgroups of 64 rows each attend, one more warp finds work and loads queries and keys, another values.
 //
 // A tile of queries is TOKENS tokens of GROUP heads: row r is head r % GROUP of token r / GROUP. Keys are walked
-// from the diagonal back. While one warpgroup has the tensor cores, the other computes its softmax; within
+// from the diagonal back. While one warpgroup has the tensor cores, another computes its softmax; within
 // a warpgroup, the scores of the next step are computed beside the values of this one.
 //
 // Where tiles are few, the steps of each are split (SPLIT): every part leaves its sums, and whoever comes last
 // adds them up in order, so that the result does not depend on who that was.
 
-constexpr int ROWS = 128;
+constexpr int ROWS = 64 * GROUPS;
 constexpr int TOKENS = ROWS / GROUP;
 constexpr u32 Q_PANEL_BYTES = ROWS * 128;
 constexpr u32 Q_BYTES = PANELS * Q_PANEL_BYTES;
-constexpr int CONSUMERS = 256;
+constexpr int CONSUMERS = 128 * GROUPS;  // threads of the warpgroups that attend
+constexpr int PAIR = 256;  // threads of two
 constexpr int LEAST_STEPS = 2;  // of a part
+constexpr float NEAR = 8.f;
 constexpr int AHEAD = 2;  // steps before its end at which a tile's successor is drawn
 
 struct Work {
@@ -86,7 +88,7 @@ DEVICE bool find_work(Work& work, Rows& rows, int ticket, const Params& p, int o
     return true;
 }
 
-DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* slots, Barriers* b) {
+DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, Work* slots, Barriers* b) {
     int lane = threadIdx.x % 32;
     int origin = p.query_starts[0];
     Rows rows = {0, 0, 0, 0, 0, 0};
@@ -127,8 +129,6 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
                 next = find_page(table, (block - 1) * TILE, work.first_key, work.end);
             barrier_wait(shared_address(&b->k_empty[stage]), phase);
             load_tile(k_tiles + stage * TILE_BYTES, &p.k, shared_address(&b->k_full[stage]), page, work.kv_head);
-            barrier_wait(shared_address(&b->v_empty[stage]), phase);
-            load_tile(v_tiles + stage * TILE_BYTES, &p.v, shared_address(&b->v_full[stage]), page, work.kv_head);
             if (++stage == STAGES) stage = 0, phase ^= 1;
         }
         ticket = __shfl_sync(~0u, ticket, 0);
@@ -137,6 +137,28 @@ DEVICE void load(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, Work* sl
     if (lane == 0) {
         __threadfence();
         if (atomicAdd(p.counters + 1, 1) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
+    }
+}
+
+// Values come by a warp of their own: a stage of theirs is emptied later than one of keys.
+DEVICE void load_values(const Params& p, u32 v_tiles, const Work* slots, Barriers* b) {
+    u32 stage = 0, phase = 1;
+    for (u32 turn = 0;; ++turn) {
+        u32 slot = turn % 2;
+        barrier_wait(shared_address(&b->work_full[slot]), (turn / 2) % 2);
+        Work work = slots[slot];
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&b->work_empty[slot]));
+        if (work.blocks < 0) break;
+        const int* table = p.tables + (long long)work.row * p.table_stride;
+        Page next = find_page(table, (work.blocks - 1) * TILE, work.first_key, work.end);
+        for (int block = work.blocks - 1; block >= work.first_block; --block) {
+            Page page = next;
+            if (block > work.first_block) next = find_page(table, (block - 1) * TILE, work.first_key, work.end);
+            barrier_wait(shared_address(&b->v_empty[stage]), phase);
+            load_tile(v_tiles + stage * TILE_BYTES, &p.v, shared_address(&b->v_full[stage]), page, work.kv_head);
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
     }
 }
 
@@ -200,8 +222,10 @@ DEVICE void soften(float (&s)[S], float (&top)[2], float (&sum)[2], float (&shri
             more = fmaxf(more, s[4 * j + 2 * i + 1]);
         }
         most = fmaxf(top[i], quad_max(fmaxf(most, more)));
+        // A top that is near stays: weights are at most 2^NEAR, and nothing shrinks.
+        if ((most - top[i]) * scale_log2 <= NEAR) most = top[i];
         float base = most == NEGATIVE_INFINITY ? 0.f : most * scale_log2;
-        shrink[i] = exp2_fast(top[i] * scale_log2 - base);
+        shrink[i] = most == top[i] ? 1.f : exp2_fast(top[i] * scale_log2 - base);
         top[i] = most;
         float here = 0.f, there = 0.f;
 #pragma unroll
@@ -238,15 +262,15 @@ DEVICE void transpose_quad(u32 (&w)[4]) {
     }
 }
 
-// Before V is read: of the tile that begins at key `start` what lies outside keys first .. end - 1. Both warpgroups
-// clear all of it, each for itself.
+// Before V is read: of the tile that begins at key `start` what lies outside keys first .. end - 1. Each warpgroup
+// clears all of it, for itself.
 DEVICE void clear_unseen(u32 v_tile, int start, int width, int first, int end) {
     if (start + width <= end && start >= first) return;
     int thread = threadIdx.x % 128;
     clear_rows(v_tile, 0, first - start, thread, 128);
     clear_rows(v_tile, max(end - start, 0), width, thread, 128);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    threads_sync(3 + threadIdx.x / 128, 128);
+    threads_sync(GROUPS + 1 + threadIdx.x / 128, 128);
 }
 
 // Parts lie as the threads hold them: what a thread leaves, the thread of its number picks up.
@@ -262,7 +286,7 @@ DEVICE void leave_part(const float (&o)[OUTPUTS], const float (&top)[2], const f
 
 // For a warpgroup: whether the other parts are there. The counter is left at zero.
 DEVICE bool comes_last(int* counter, int parts, volatile int* last_one) {
-    int name = 3 + threadIdx.x / 128;
+    int name = GROUPS + 1 + threadIdx.x / 128;
     __threadfence();
     threads_sync(name, 128);
     if (threadIdx.x % 128 == 0) {
@@ -305,7 +329,7 @@ struct Tile {
 
 struct Pipe {
     u32 k_tiles, v_tiles, stage, phase;
-    int mine, others;
+    int mine, next;  // barriers of whose turn it is at the tensor cores
     Barriers* b;
 
     DEVICE void advance() {
@@ -319,9 +343,9 @@ DEVICE void begin(u32 (&w)[WEIGHTS], float (&top)[2], float (&sum)[2], int block
                   const Params& p) {
     float s[S], shrink[2];
     barrier_wait(shared_address(&pipe.b->k_full[pipe.stage]), pipe.phase);
-    if (PING_PONG) threads_sync(pipe.mine, CONSUMERS);
+    if (PING_PONG) threads_sync(pipe.mine, PAIR);
     issue_scores(s, tile.q_desc, pipe.k_tiles + pipe.stage * TILE_BYTES);
-    if (PING_PONG) threads_arrive(pipe.others, CONSUMERS);
+    if (PING_PONG) threads_arrive(pipe.next, PAIR);
     wgmma_wait<0>(s);
     if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&pipe.b->k_empty[pipe.stage]));
     mask(s, block * TILE, tile.last, p.window);
@@ -341,12 +365,12 @@ DEVICE void step(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], float (&top)[2], float 
     u32 v_tile = pipe.v_tiles + pipe.stage * TILE_BYTES, v_phase = pipe.phase;
     pipe.advance();
     barrier_wait(shared_address(&pipe.b->k_full[pipe.stage]), pipe.phase);
-    if (PING_PONG) threads_sync(pipe.mine, CONSUMERS);
+    if (PING_PONG) threads_sync(pipe.mine, PAIR);
     issue_scores(s, tile.q_desc, pipe.k_tiles + pipe.stage * TILE_BYTES);
     barrier_wait(v_full, v_phase);
     clear_unseen(v_tile, block * TILE, HALF ? TILE / 2 : TILE, tile.first_key, tile.end);
     issue_values<HALF ? TILE / 32 : TILE / 16>(o, w, v_tile, adds);
-    if (PING_PONG) threads_arrive(pipe.others, CONSUMERS);
+    if (PING_PONG) threads_arrive(pipe.next, PAIR);
     wgmma_wait<1>(s);
     if (leads) barrier_arrive(shared_address(&pipe.b->k_empty[pipe.stage]));
     int start = (block - 1) * TILE;
@@ -357,8 +381,9 @@ DEVICE void step(float (&o)[OUTPUTS], u32 (&w)[WEIGHTS], float (&top)[2], float 
     wgmma_wait<0>(o);
     held(w);
     if (leads) barrier_arrive(v_empty);
+    if (__any_sync(~0u, shrink[0] != 1.f || shrink[1] != 1.f))
 #pragma unroll
-    for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
+        for (int j = 0; j < OUTPUTS; ++j) o[j] *= shrink[j / 2 % 2];
     narrow(w, s);
 }
 
@@ -367,8 +392,8 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
     int group = threadIdx.x / 128, lane = threadIdx.x % 32;
     int rows[2] = {(int)(threadIdx.x / 32) * 16 + lane / 4, (int)(threadIdx.x / 32) * 16 + lane / 4 + 8};
     u64 q_desc = ROWS_DESC | address_desc(q_tile + group * 64 * 128);
-    Pipe pipe = {k_tiles, v_tiles, 0, 0, 1 + group, 2 - group, b};
-    if (PING_PONG && group == 1) threads_arrive(pipe.others, CONSUMERS);  // the first warpgroup begins
+    Pipe pipe = {k_tiles, v_tiles, 0, 0, 1 + group, 1 + (group + 1) % GROUPS, b};
+    if (PING_PONG && group == GROUPS - 1) threads_arrive(pipe.next, PAIR);  // the first warpgroup begins
     float o[OUTPUTS], top[2], sum[2];
     u32 w[WEIGHTS];
 
@@ -415,7 +440,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         for (int i = 0; i < 2; ++i) top[i] *= p.scale_log2, sum[i] = quad_sum(sum[i]);
         if (SPLIT && __any_sync(~0u, parts > 1)) {
             leave_part(o, top, sum, unit * p.splits + split, p);
-            if (!comes_last(p.counters + 2 + unit * 2 + group, parts, last_one + group)) continue;
+            if (!comes_last(p.counters + 2 + unit * GROUPS + group, parts, last_one + group)) continue;
             add_parts(o, top, sum, unit * p.splits, parts, p);
         }
 #pragma unroll
@@ -452,7 +477,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const __grid_constant__ Params p) {
     extern __shared__ char memory[];
     __shared__ Work slots[2];
-    __shared__ int last_one[2];
+    __shared__ int last_one[GROUPS];
     __shared__ Barriers b;
     u32 q_tile = (shared_address(memory) + 1023) & ~1023u;
     u32 k_tiles = q_tile + Q_BYTES, v_tiles = k_tiles + STAGES * TILE_BYTES;
@@ -463,7 +488,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const _
         barrier_init(shared_address(&b.q_empty), WARPS);
         for (int i = 0; i < 2; ++i) {
             barrier_init(shared_address(&b.work_full[i]), 1);
-            barrier_init(shared_address(&b.work_empty[i]), WARPS);
+            barrier_init(shared_address(&b.work_empty[i]), WARPS + 1);
         }
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(shared_address(&b.k_full[i]), 1);
@@ -477,10 +502,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1) prefill(const _
     __syncthreads();
     follow();
     if (threadIdx.x >= CONSUMERS) {
+#if GROUPS == 2
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-        if (threadIdx.x < CONSUMERS + 32) load(p, q_tile, k_tiles, v_tiles, slots, &b);
+#else
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+#endif
+        if (threadIdx.x < CONSUMERS + 32) load(p, q_tile, k_tiles, slots, &b);
+        else if (threadIdx.x < CONSUMERS + 64) load_values(p, v_tiles, slots, &b);
     } else {
+#if GROUPS == 2
         asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+#else
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+#endif
         attend(p, q_tile, k_tiles, v_tiles, slots, &b, last_one);
     }
 }

@@ -1,5 +1,5 @@
-"""prefill_attention in CUDA C++ for Hopper (kernels/hopper/prefill.cu): copy engine, wgmma, one warp that
-loads and two warpgroups that attend.
+"""prefill_attention in CUDA C++ for Hopper (kernels/hopper/prefill.cu): copy engine, wgmma, two warps that
+load and two or three warpgroups that attend.
 
 The lengths stay on the device: programs draw tiles of queries from a list until it ends.
 """
@@ -16,9 +16,9 @@ from fastkernels.kernels.counters import zeroed
 from fastkernels.kernels.cuda_source import tensor_map
 from fastkernels.kernels.launch import ceil_div, multiprocessors
 
-ROWS = 128  # of queries and heads in a tile
-THREADS = 384
-SUMS = 4 * 256  # floats that a part leaves besides its outputs: top and sum of two rows, of every thread
+MOST_HEADS = 128  # of one key/value head: a tile holds all of a token's
+WARPGROUP = 128  # threads; it attends with 64 rows of queries and heads
+SUMS = 4  # floats that a thread's part has besides its outputs: top and sum of two rows
 STEPS_OF_A_PART = 4  # at least about so many
 WAVES = 4  # of parts at most
 MOST_SPLITS = 16
@@ -27,14 +27,21 @@ MOST_SPLITS = 16
 class Shape(NamedTuple):
     tile: int  # keys of a step
     stages: int  # steps on their way
+    groups: int = 2  # warpgroups that attend
     ping_pong: bool = True  # the warpgroups take turns at the tensor cores
     beside: bool = True  # a step's softmax is computed beside the values of the step before
     half: bool = True  # a tile's first step is half as long where its keys end there
+
+    @property
+    def rows(self) -> int:
+        """Of queries and heads in a tile."""
+        return 64 * self.groups
 
 
 def options(shape: Shape) -> dict[str, int]:
     """What a shape fixes of the kernel besides its tile."""
     return {
+        "GROUPS": shape.groups,
         "PING_PONG": int(shape.ping_pong),
         "BESIDE": int(shape.beside),
         "HALF_STEP": int(shape.half),
@@ -42,10 +49,21 @@ def options(shape: Shape) -> dict[str, int]:
 
 
 def shared_bytes(dims: int, shape: Shape) -> int:
-    return 2 * dims * (ROWS + 2 * shape.stages * shape.tile) + hopper.ALIGNMENT
+    return 2 * dims * (shape.rows + 2 * shape.stages * shape.tile) + hopper.ALIGNMENT
 
 
-SHAPES = {64: Shape(128, 3), 128: Shape(128, 2), 192: Shape(64, 2), 256: Shape(64, 2)}  # by padded head dim
+# By padded head dimension. 80 keys are whole cache blocks of 16 and no other size.
+SHAPES = {
+    64: Shape(128, 3, groups=3),
+    128: Shape(128, 2),
+    192: Shape(64, 2),
+    256: Shape(64, 2, ping_pong=False),
+}
+OF_BLOCKS_OF_16 = {256: Shape(80, 2, ping_pong=False, half=False)}
+
+
+def shape_of(dims: int, block_size: int) -> Shape:
+    return OF_BLOCKS_OF_16.get(dims, SHAPES[dims]) if block_size == 16 else SHAPES[dims]
 
 
 def split_count(units: int, steps: int, num_sms: int) -> int:
@@ -69,7 +87,7 @@ def unsupported(
     max_seq_len: int,
     sinks_H: Tensor | None = None,
 ) -> str | None:
-    return hopper.unsupported(q_THK, k_cache, v_cache, block_tables_BN, scale, sinks_H, most_heads=ROWS)
+    return hopper.unsupported(q_THK, k_cache, v_cache, block_tables_BN, scale, sinks_H, MOST_HEADS)
 
 
 def prefill_attention(
@@ -91,16 +109,18 @@ def prefill_attention(
         return out
     num_kv_heads, num_rows = k_cache.shape[2], len(seq_lens_B)
     dims, group = hopper.padded(head_dim), num_heads // num_kv_heads
-    tokens = ROWS // group
-    shape = SHAPES[dims]
+    shape = shape_of(dims, k_cache.shape[1])
+    tokens = shape.rows // group
     units = num_kv_heads * min(num_tokens // tokens + num_rows, num_rows * ceil_div(max_query_len, tokens))
     num_sms = multiprocessors(out.device)
     steps = ceil_div(min(max_seq_len, window + tokens + shape.tile) if window else max_seq_len, shape.tile)
     splits = split_count(units, steps, num_sms)
     split_out = split_lse = None
     if splits > 1:
-        split_out = torch.empty(units * splits * ROWS * dims, dtype=torch.float32, device=out.device)
-        split_lse = torch.empty(units * splits * SUMS, dtype=torch.float32, device=out.device)
+        split_out = torch.empty(units * splits * shape.rows * dims, dtype=torch.float32, device=out.device)
+        split_lse = torch.empty(
+            units * splits * WARPGROUP * shape.groups * SUMS, dtype=torch.float32, device=out.device
+        )
     constant = hopper.constants(q_THK, k_cache, shape.tile, shape.stages, window, sinks_H)
     constant |= options(shape) | {"SPLIT": int(splits > 1)}
     function = hopper.function("prefill", constant, shared_bytes(dims, shape), q_THK.device)
@@ -112,10 +132,10 @@ def prefill_attention(
     params = hopper.params(
         maps, out=out.data_ptr(), query_starts=query_starts_B1.data_ptr(), seq_lens=seq_lens_B.data_ptr(),
         tables=block_tables_BN.data_ptr(), sinks=hopper.address(sinks_H),
-        counters=zeroed(2 + 2 * units * (splits > 1), out.device).data_ptr(), num_rows=num_rows,
+        counters=zeroed(2 + shape.groups * units * (splits > 1), out.device).data_ptr(), num_rows=num_rows,
         split_out=hopper.address(split_out), split_lse=hopper.address(split_lse), splits=splits,
         scale_log2=scale * hopper.LOG2_E, num_kv_heads=num_kv_heads, window=window,
         table_stride=block_tables_BN.stride(0),
     )  # fmt: skip
-    function.launch((min(units * splits, num_sms), 1, 1), THREADS, params)
+    function.launch((min(units * splits, num_sms), 1, 1), WARPGROUP * (shape.groups + 1), params)
     return out
