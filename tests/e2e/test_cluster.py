@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from fastkernels.runner.kernel_trial.request import KernelsRequest, plan
-from tests.e2e.program import settings
+from tests.e2e.program import settings, started
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "candidates"
@@ -66,16 +67,25 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="fk-ray-", ignore_cleanup_errors=True) as folder:
-        command = [sys.executable, "-m", "tests.e2e.ray_cluster", str(NODES), folder]
+        command = [sys.executable, "-m", "tests.e2e.ray_cluster", str(NODES)]
         pipe = subprocess.PIPE
-        environment = {**os.environ, "FK_TEST_MARK": mark, "RAY_USAGE_STATS_ENABLED": "0"}
-        with subprocess.Popen(
-            command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
-        ) as process:
+        own = {"FK_TEST_MARK": mark, "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+        with (
+            open(f"{folder}/stderr", "wb") as printed,
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=printed,
+                text=True,
+                env={**os.environ, **own},
+            ) as process,
+        ):
             assert process.stdin is not None
             assert process.stdout is not None
             address = process.stdout.readline().strip()
-            assert address, "Ray did not start"
+            assert address, Path(printed.name).read_text()
             yield Cluster(address, process, mark)
             process.stdin.close()
 
@@ -126,6 +136,15 @@ def test_a_node_that_dies_in_the_middle_costs_no_row_and_gives_none_twice(cluste
     assert sum(use["trials"] for use in report["nodes"]) == len(keys)
     assert len(report["nodes"]) in (NODES - 1, NODES)
     assert not cluster.judges()
+
+
+def test_a_port_on_which_something_else_listens(tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = started(tmp_path, "kernels", "--self-test", "--cluster", address)
+    assert done.returncode == 3
+    told = f"error: --cluster {address}: what listens there does not answer as a Ray cluster does"
+    assert done.stderr.splitlines()[-1].startswith(told)
 
 
 def test_models_are_evaluated_over_nodes_and_ctrl_c_ends_all(cluster, tmp_path) -> None:
