@@ -19,7 +19,7 @@ from fastkernels.judge.verdict import Verdict
 from fastkernels.loader.candidates import CandidateSet
 from fastkernels.loader.digest import files_of
 from fastkernels.progress import Progress, Show
-from fastkernels.records import Failure, KernelReport
+from fastkernels.records import Failure, KernelReport, KernelRow
 from fastkernels.runner.kernel_trial.request import (
     Job,
     KernelsRequest,
@@ -33,7 +33,6 @@ from fastkernels.runner.kernel_trial.rows import row
 from fastkernels.runner.kernel_trial.run import run_kernels
 
 MOST_CASES = 8  # of a part: starting processes takes as long as some cases, and a lost part is judged again
-_Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def run_kernels_on(
     except KeyboardInterrupt:
         complete = False
     problems = [answered.answer for answered in found.values() if isinstance(answered.answer, Problem)]
-    if problems and len(problems) == len(found):
+    if problems and complete and len(problems) == len(found):
         raise problems[0].error
     notes.append(f"judged by {cluster.told}, in {time.monotonic() - begin:.0f} s")
     blank = KernelReport(
@@ -152,8 +151,10 @@ def _joined(
         answer = found[name].answer if name in found else None
         if isinstance(answer, Problem):
             verdict = Verdict.failed("INVALID_BASELINE", Failure(message=answer.message))
-            contract = blank.request["contract"]
-            rows = tuple(row(job, work, verdict, contract) for work in of_part)
+            asked = blank.request["contract"]
+            rows = tuple(
+                row(job, work, verdict, "collective" if work.case.ranks > 1 else asked) for work in of_part
+            )
             answer = blank.model_copy(update={"rows": rows, "notes": ()})
         if answer is not None:
             reports.append(answer)
@@ -163,8 +164,8 @@ def _joined(
         for number, (job, work) in enumerate((job, work) for job in jobs for work in job.works)
     }
 
-    def key(row) -> _Key:
-        return (row.candidate, row.task, row.variant, row.case)
+    def key(row: KernelRow) -> tuple[str, str, str, str]:
+        return row.candidate, row.task, row.variant, row.case
 
     missing = place.keys() - set(map(key, whole.rows))
     if missing and whole.complete and blank.request["track"] == "open":

@@ -304,8 +304,8 @@ def _end(ref: Any, node: str) -> Answered | Lost:
         return Lost(node, f"node {node}: Ray's process that waited for the judge died")
     except exceptions.OutOfMemoryError:
         return Lost(node, f"node {node}: too little memory was left, and Ray ended the judge")
-    except exceptions.RayTaskError as error:  # before a judge was started
-        return Answered(node, Problem.of(MachineError(f"{type(error.cause).__name__}: {error.cause}")))
+    except exceptions.RayTaskError as error:  # before a judge was started: no such module, no such Python
+        return Answered(node, Problem.of(MachineError(str(error).strip().splitlines()[-1])))
     if status == INTERRUPTED or status < 0:
         return Lost(node, f"node {node}: the judge's process was ended from outside")
     if status:
