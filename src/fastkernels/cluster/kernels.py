@@ -84,10 +84,10 @@ def run_kernels_on(
     complete = True
     show(Progress(0, total, f"{len(parts)} parts on {cluster.told}"))
     try:
-        for part, answered in cluster.answers(parts, sent, lost):
+        for part, answered in cluster.answers(parts, sent, lost, show):
             found[part.name] = answered
             done += part.trials
-            show(Progress(done, total, f"{part.name} on {answered.node or 'no node'}"))
+            show(Progress(done, total, f"judged: {part.name}"))
             if request.fail_fast and getattr(answered.answer, "failed_fast", False):
                 complete = False
                 break

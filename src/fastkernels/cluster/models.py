@@ -70,9 +70,9 @@ def run_eval_on(
     complete = True
     show(Progress(0, len(parts), f"{len(parts)} models on {cluster.told}"))
     try:
-        for part, answered in cluster.answers(parts, sent, say):
+        for part, answered in cluster.answers(parts, sent, say, show):
             found[part.name] = answered
-            show(Progress(len(found), len(parts), f"{part.name} on {answered.node or 'no node'}"))
+            show(Progress(len(found), len(parts), f"judged: {part.name}"))
     except KeyboardInterrupt:
         complete = False
     problems = {model: one.answer for model, one in found.items() if isinstance(one.answer, Problem)}

@@ -218,11 +218,15 @@ class Cluster:
         return {name: found[name] for name in sorted(found)}
 
     def answers(
-        self, parts: Sequence[Part], candidates: Mapping[str, Sent], say: Callable[[str], None]
+        self,
+        parts: Sequence[Part],
+        candidates: Mapping[str, Sent],
+        say: Callable[[str], None],
+        show: Callable[[str], None],
     ) -> Iterator[tuple[Part, Answered]]:
         """See schedule.answers. `candidates`: the files of those that parts name."""
         room = {name: node.gpus if self._facts[name].devices else 1 for name, node in self._nodes.items()}
-        return schedule.answers(parts, room, self._pool(candidates), say)
+        return schedule.answers(parts, room, self._pool(candidates), say, show)
 
     def _pool(self, candidates: Mapping[str, Sent], is_look: bool = False) -> _Pool:
         self._pools.append(_Pool(self._nodes, candidates, is_look))

@@ -84,10 +84,12 @@ def answers(
     room: Mapping[str, int],
     pool: Pool,
     say: Callable[[str], None] = lambda text: None,
+    show: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[Part, Answered]]:
     """Each part once, as its answer comes. A part that no node can answer has a Problem for one. `room`: of
-    each node. `say` hears of attempts that were lost."""
+    each node. `say` hears of attempts that were lost, `show` which go on."""
     left = dict(room)
+    running: dict[str, str] = {}
     waiting = sorted(parts, key=lambda part: -part.room)  # small ones fill what large ones leave
     unanswered = {part.name for part in parts}
     lost: Counter[str] = Counter()
@@ -105,8 +107,12 @@ def answers(
                 waiting.remove(part)
                 left[node] -= part.room
                 pool.start(part, node)
+                running[part.name] = node
+        if running:
+            show(_told(running))
         for part, end in pool.ended():
             left[end.node] += part.room
+            running.pop(part.name, None)
             if part.name not in unanswered:
                 continue  # of an attempt that was taken for lost: the first answer counts
             if isinstance(end, Lost):
@@ -120,6 +126,11 @@ def answers(
                 end = _none(f"lost {MOST_ATTEMPTS} times, the last time: {end.why}")
             unanswered.remove(part.name)
             yield part, end
+
+
+def _told(running: Mapping[str, str]) -> str:
+    (part, node), *others = running.items()
+    return f"{part} on {node}" + (f", and {len(others)} more" if others else "")
 
 
 def _none(why: str) -> Answered:

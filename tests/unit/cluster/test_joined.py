@@ -32,9 +32,11 @@ class Nodes:
         self.environment = facts("cpu").environment
         self._running: list[tuple[Part, str]] = []
 
-    def answers(self, parts: Sequence[Part], candidates: Mapping, say) -> Iterator[tuple[Part, Answered]]:
+    def answers(
+        self, parts: Sequence[Part], candidates: Mapping, say, show
+    ) -> Iterator[tuple[Part, Answered]]:
         assert {part.candidate for part in parts} - {"self-test", None} <= candidates.keys()
-        return schedule.answers(parts, {"a": 1, "b": 1}, self, say)
+        return schedule.answers(parts, {"a": 1, "b": 1}, self, say, show)
 
     def start(self, part: Part, node: str) -> None:
         self._running.append((part, node))

@@ -56,12 +56,14 @@ def test_a_dead_nodes_part_begins_again_elsewhere_although_ray_still_counts_the_
         return Lost(node, f"node {node} died", is_dead=True) if node == "b" else None
 
     heard: list[str] = []
+    shown: list[str] = []
     pool = Paper("a", "b", of=dies)
-    found = list(answers(parts(4), {"a": 1, "b": 1}, pool, heard.append))
+    found = list(answers(parts(4), {"a": 1, "b": 1}, pool, heard.append, shown.append))
     assert sorted(part.name for part, _ in found) == [f"part {n}" for n in range(4)]
     assert {end.node for _, end in found} == {"a"}
     assert [node for _, node in pool.began].count("b") == 1
     assert heard == ["part 1: node b died; it begins again"]
+    assert (shown[0], shown[-1]) == ("part 0 on a, and 1 more", "part 1 on a")
 
 
 def test_a_candidates_failure_is_an_answer_and_not_asked_again() -> None:
