@@ -100,7 +100,7 @@ def begun(cluster: Cluster, folder: Path, verb: str, *arguments: str) -> subproc
 
 def until_judged(cluster: Cluster, process: subprocess.Popen[bytes], folder: Path, parts: int) -> None:
     """Until the nodes have been looked at, and so many parts are judged at once."""
-    while f"on {NODES} nodes" not in (folder / "stderr").read_text() or len(cluster.judges()) < parts:
+    while "] 0/" not in (folder / "stderr").read_text() or len(cluster.judges()) < parts:
         assert process.poll() is None, (folder / "stderr").read_text()
         time.sleep(0.2)
 
