@@ -21,10 +21,11 @@ demo: $(VENV)/.installed
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/faster || test $$? -eq 3
 	$(FK) eval --model llama --size tiny --candidates examples/candidates/slower || test $$? -eq 3
 
-# Two at a time, but those that say by times which candidate is faster.
+# Two at a time, but those that say by times which candidate is faster. Who has run what it was given takes over
+# what the other has not begun: tests that lie beside each other take milliseconds in one folder, seconds in another.
 TIMED := tests/e2e/test_redteam.py tests/e2e/test_gate_times.py
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/together.json)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=,$(TIMED)) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/together.json)
 	$(BIN)/python -m pytest $(TIMED) $(TEST_FLAGS) $(TAKEN:%=--seconds=%/timed.json)
 
 test-all:

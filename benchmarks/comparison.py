@@ -1,12 +1,14 @@
 """What programs share that hold our engine against another: each side in a process, whole runs timed.
 
 found = each_side(__file__, {"vllm": flags}, out, packages, cut_off)   in turn: each has all memory
+with turn(path, alone=True): ...        one of several comparisons on a machine
 finish(result_file, found)              what a side's process does last, and may do before
 write(report, out, found)
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -15,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +43,21 @@ def each_side(
     out: Path | None,
     packages: Mapping[str, Path | None],
     cut_off: bool,
+    together: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """What `program --side NAME flags` finds, by NAME. packages: folders that imports of a side look into
     first. Beside `out` each side leaves a file until `write`; cut_off: nothing runs, those are read.
+    together: the sides run beside one another, and take turns themselves.
     """
     if cut_off:
         return _cut_off(flags, out)
-    found = {}
-    for side, its_flags in flags.items():
+
+    def run(side: str) -> dict[str, Any]:
         kept = _left(out, side) if out else None
-        found[side] = in_a_process(program, ["--side", side, *its_flags], packages.get(side), kept)
-    return found
+        return in_a_process(program, ["--side", side, *flags[side]], packages.get(side), kept)
+
+    with ThreadPoolExecutor(len(flags) if together else 1) as threads:
+        return dict(zip(flags, threads.map(run, flags), strict=True))
 
 
 def _cut_off(sides: Iterable[str], out: Path | None) -> dict[str, dict[str, Any]]:
@@ -83,6 +91,18 @@ def in_a_process(
         if code or not result.is_file():
             sys.exit(f"{' '.join(arguments)} ended with {code}; what it said is above")
         return json.loads(result.read_text())
+
+
+@contextmanager
+def turn(path: Path | None, *, alone: bool) -> Iterator[None]:
+    """Among comparisons that run beside one another and share the file: what starts does so beside others
+    that start, what is timed runs alone. No path: nothing is awaited."""
+    if path is None:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def finish(result: Path, found: dict[str, Any]) -> None:

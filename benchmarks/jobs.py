@@ -196,6 +196,7 @@ GPU_TESTS = {
     "image_pipeline": (60, 1),
     "cross_attention": (150, 1),
     "moe_kernels": (120, 4),
+    "moe_hopper": (90, 1),
     "mamba_kernels": (60, 4),
     "gla_kernels": (150, 4),
     "capture": (60, 1),
@@ -282,6 +283,7 @@ JOBS: dict[str, Job] = {
         "mixtral_vs_vllm", 400, "mixtral", "--reference", "vllm", *VLLM, program="vs_reference"
     ),
     "attention_vs_fa3": _program("attention_vs_fa3", 150, *VLLM, "--seconds", "120"),
+    "experts_vs_vllm": _program("experts_vs_vllm", 200, *VLLM, "--seconds", "170"),
     "agreement_llama": _program("agreement_llama", 120, "llama", program="agreement"),
     **{
         f"collectives_x{n}": _program(

@@ -5,6 +5,8 @@
     python benchmarks/vs_reference.py siglip2 --size tiny --device cpu      says nothing about a GPU
     python benchmarks/vs_reference.py mixtral --cut-off --out a.json    of what a run that was cut off left
     python benchmarks/vs_reference.py rwkv7 --warm    fills caches of compilers, beside others that do so
+    python benchmarks/vs_reference.py qwen2_vl --memory 0.2 --turns /tmp/turns    sides and comparisons with
+                                          that file start beside one another, and are timed one at a time
 
 Each side runs in a process of its own, one after the other, so that only one holds weights. The reference is
 run in every setting that it has (compiled, static cache, ...); a ratio is the seconds of its fastest one over
@@ -18,13 +20,14 @@ runs, after runs that compile and capture. Operations on the host have four thre
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from comparison import each_side, finish, timed, write
+from comparison import each_side, finish, timed, turn, write
 from references import architectures, comparisons
 from references.base import Comparison, Machine, Side
 
@@ -50,6 +53,10 @@ def main() -> None:
     parser.add_argument("--reference-path", "--vllm-path", type=Path)
     parser.add_argument("--cut-off", action="store_true", help="from what the sides left beside --out")
     parser.add_argument("--warm", action="store_true", help="run everything once and report nothing")
+    parser.add_argument("--memory", type=float, default=0.9, help="share of the GPU's for an engine")
+    parser.add_argument(
+        "--turns", type=Path, help="a file of comparisons whose engines start together and are timed in turn"
+    )
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -60,21 +67,25 @@ def main() -> None:
     comparison = found[reference]
     workloads = comparison.workloads(arguments.size)
     names = _chosen(parser, arguments.workloads, list(workloads), "workload")
-    machine = comparison.machine(arguments.size, arguments.device)
+    machine = comparison.machine(arguments.size, arguments.device, arguments.memory)
     if arguments.side:
         make = comparison.ours if arguments.side == OURS else comparison.theirs
         settings = arguments.settings if arguments.side != OURS else None
         budget_s = ONE_RUN_S if arguments.warm else BUDGET_S[arguments.size]
-        for so_far in one_side(make, machine, {name: workloads[name] for name in names}, settings, budget_s):
+        chosen = {name: workloads[name] for name in names}
+        for so_far in one_side(make, machine, chosen, settings, budget_s, arguments.turns):
             finish(arguments.result, so_far)
         return
     flags = [arguments.architecture, "--reference", reference, "--workloads", ",".join(names)]
     flags += ["--size", arguments.size, "--device", arguments.device]
     flags += ["--settings", arguments.settings] if arguments.settings else []
     flags += ["--warm"] if arguments.warm else []
+    flags += ["--memory", str(arguments.memory)]
+    flags += ["--turns", str(arguments.turns)] if arguments.turns else []
     packages = {reference: arguments.reference_path}
+    by_side = dict.fromkeys((OURS, reference), flags)
     sides = each_side(
-        __file__, dict.fromkeys((OURS, reference), flags), arguments.out, packages, arguments.cut_off
+        __file__, by_side, arguments.out, packages, arguments.cut_off, together=bool(arguments.turns)
     )
     if arguments.warm:
         return
@@ -99,20 +110,22 @@ def one_side(
     workloads: dict[str, Any],
     asked: str | None = None,
     budget_s: float = BUDGET_S["full"],
+    turns: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Every workload in every setting: rows of figures, and of failures of the reference's settings. What is
     found so far, behind every row."""
     where = environment("cuda" if machine.device == "cuda" else "cpu").model_dump()
     begin = time.perf_counter()
-    side = make(machine)
-    machine.wait()
+    with turn(turns, alone=False):
+        side = make(machine)
+        machine.wait()
     start_s = time.perf_counter() - begin
     settings = asked.split(",") if asked else side.settings
     if unknown := [setting for setting in settings if setting not in side.settings]:
         sys.exit(f"no setting {', '.join(unknown)}; there are {', '.join(side.settings)}")
     rows = []
-    for setting in settings:
-        for name, workload in workloads.items():
+    with turn(turns, alone=True):
+        for setting, (name, workload) in itertools.product(settings, workloads.items()):
             row = {"workload": name, "setting": setting}
             try:
                 row |= _measured(side, machine, workload, setting, budget_s)
@@ -163,6 +176,7 @@ def made(comparison: Comparison, machine: Machine, sides: dict[str, dict[str, An
         "size": machine.size,
         "dtype": machine.dtype,
         "changes": dict(machine.changes) or None,
+        "memory": machine.memory,
         "ratios": ratios,
         "missed": [] if machine.size == "tiny" else _missed(comparison, ratios, by_setting.get(first, {})),
         "versions": {name: side["version"] for name, side in sides.items()},

@@ -11,7 +11,8 @@ import sys
 
 from fastkernels.layout import data_dir
 from fastkernels.loader.overlay import Overlay
-from fastkernels.registry.build import build, render
+from fastkernels.registry.build import build
+from fastkernels.registry.case_files import render
 
 
 def main() -> int:

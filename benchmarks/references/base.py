@@ -16,13 +16,15 @@ from fastkernels.registry.workloads import Workload
 class Machine:
     """Where a side runs, and which configuration: both sides get the same.
 
-    changes: keys of the full configuration with other values (Comparison).
+    changes: keys of the full configuration with other values (Comparison). memory: share of the GPU's that
+    an engine may take.
     """
 
     architecture: str
     size: Size
     device: str
     changes: Mapping[str, Any] = field(default_factory=dict)
+    memory: float = 0.9
 
     @property
     def config(self) -> dict[str, Any]:
@@ -86,8 +88,8 @@ class Comparison:
     default_bars: Mapping[str, float] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
 
-    def machine(self, size: Size, device: str) -> Machine:
-        return Machine(self.architecture, size, device, self.changes if size == "full" else {})
+    def machine(self, size: Size, device: str, memory: float = 0.9) -> Machine:
+        return Machine(self.architecture, size, device, self.changes if size == "full" else {}, memory)
 
 
 def one_batch(architecture: str, size: Size) -> dict[str, Workload]:

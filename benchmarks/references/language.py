@@ -45,6 +45,8 @@ class Ours:
         from fastkernels import LLM, __version__
 
         options = {"dtype": machine.dtype, "device": machine.device, "seed": 0, **options}
+        if machine.device == "cuda":
+            options = {"gpu_memory_utilization": machine.memory, **options}
         if machine.changes:
             self.llm = LLM(machine.config, **options)
         else:

@@ -123,7 +123,7 @@ class Vllm:
             self.save(Path(folder), self._config)
             self._llm = vllm.LLM(
                 model=folder, load_format="dummy", dtype=machine.dtype, seed=0,
-                max_model_len=MAX_MODEL_LEN[machine.size], gpu_memory_utilization=0.9,
+                max_model_len=MAX_MODEL_LEN[machine.size], gpu_memory_utilization=machine.memory,
                 enable_prefix_caching=False, mm_processor_cache_gb=0,
                 limit_mm_per_prompt=self.most_media,
             )  # fmt: skip

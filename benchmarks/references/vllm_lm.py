@@ -1,4 +1,4 @@
-"""Language models in vLLM: bf16, greedy, exact lengths, no prefix cache, 0.9 of the memory."""
+"""Language models in vLLM: bf16, greedy, exact lengths, no prefix cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Vllm:
             (Path(folder) / "config.json").write_text(json.dumps(config))
             self._llm = vllm.LLM(
                 model=folder, load_format="dummy", skip_tokenizer_init=True, dtype=machine.dtype, seed=0,
-                max_model_len=MAX_MODEL_LEN, gpu_memory_utilization=0.9, enable_prefix_caching=False,
+                max_model_len=MAX_MODEL_LEN, gpu_memory_utilization=machine.memory,
+                enable_prefix_caching=False,
             )  # fmt: skip
 
     def generate(self, prompts: Prompts, length: int) -> list[Any]:

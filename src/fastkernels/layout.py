@@ -9,6 +9,8 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parent.parent
+# Extras whose packages lie elsewhere than on PyPI.
+_INDEX = {"flash-attn-3": "https://download.pytorch.org/whl/cu130"}
 _IN_CHECKOUT = {"registry": "registry", "baseline": "tasks/baseline", "benchmarks": "benchmarks"}
 
 
@@ -23,9 +25,10 @@ def install_line(extra: str) -> str:
     """How to get one of this project's optional dependencies: from the checkout that runs, else by the
     distribution's name, which is not the package's. No path, since reports repeat it.
     """
+    index = f" --extra-index-url {_INDEX[extra]}" if extra in _INDEX else ""
     if (_CHECKOUT / "pyproject.toml").is_file():
-        return f"pip install -e '.[{extra}]' in the checkout"
-    return f"pip install 'fk-kernels[{extra}]'"
+        return f"pip install -e '.[{extra}]'{index} in the checkout"
+    return f"pip install 'fk-kernels[{extra}]'{index}"
 
 
 def file_of(defined: type | Callable) -> Path | None:

@@ -268,6 +268,7 @@ class RMSNorm(Baseline):
 """
 
 
+@pytest.mark.whole
 def test_what_an_import_in_the_first_call_sets_is_put_back(tmp_path, monkeypatch):
     """As importing vLLM turns cuDNN's attention off."""
     library = tmp_path / "installed" / "sgl_like.py"

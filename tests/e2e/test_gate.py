@@ -1,5 +1,5 @@
-"""`fk gate` with real processes, where no time decides: a revision that cannot be imported, and signals. What
-times decide: test_gate_times.py."""
+"""`fk gate` with real processes, where no time decides: a revision that cannot be imported, one that runs its
+own kernels, a graph that breaks, and signals. What times decide: test_gate_times.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.program import gate, settings
-from tests.unit.gate.repositories import ROOT, make_repository
+from tests.unit.gate.repositories import ROOT, git, make_repository
 
 EXAMPLES = ROOT / "examples" / "candidates"
 
@@ -68,3 +68,52 @@ def test_signals_while_it_tidies_up_cost_no_report_and_leave_nothing(
     assert json.loads(path.read_text())["complete"] is False
     assert not [*place.iterdir()]
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+BREAKS = """
+import torch
+
+from fastkernels.baseline.L1.rms_norm import RMSNorm as Baseline
+
+
+class RMSNorm(Baseline):
+    def forward(self, x, residual=None):
+        torch._dynamo.graph_break()
+        return super().forward(x, residual)
+"""
+
+
+def test_a_head_that_breaks_the_compiled_graph(tmp_path: Path) -> None:
+    for side, text in (("head", BREAKS), ("base", BREAKS.replace("torch._dynamo.graph_break()", "pass"))):
+        file = tmp_path / side / "L1" / "rms_norm.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    words = [str(tmp_path / "head"), "--base", str(tmp_path / "base"), "--case", "llama-tiny-T16-D64-f32"]
+    code, report, printed = gate(tmp_path, *words, "--budget", "0.1", "--compile-check")
+    assert report, printed
+    (row,) = report["rows"]
+    assert (row["verdict"], row["head"]) == ("BROKEN", "PASSED"), printed
+    assert [look["compile"] for look in row["looks"]] == ["graph break"] * 2
+    assert "torch.compile takes the base, of the head it says graph break" in printed.replace("\n", " ")
+    assert code == 1
+
+
+def test_a_revision_runs_its_own_kernels(tmp_path: Path) -> None:
+    """The second commit's rms_norm is 1 % too large: only the head is wrong: each side ran its own."""
+    repository = tmp_path / "repository"
+    file = "src/fastkernels/kernels/rms_norm.py"
+    right, off = "weight_D, eps), sum_TD", "weight_D, eps) * 1.01, sum_TD"
+
+    def wrong(code: str) -> str:
+        assert right in code, "the kernel was written anew: change what is replaced"
+        return code.replace(right, off)
+
+    make_repository(repository, {file: wrong})
+    words = ["second", "--base", "first", "--target", "rms_norm", "--case", "llama-tiny-T16-D64-residual-f32"]
+    code, report, printed = gate(tmp_path, *words, cwd=repository)
+    assert report, printed
+    (row,) = report["rows"]
+    assert (row["verdict"], row["head"], row["base"]) == ("BROKEN", "WRONG(value)", "PASSED")
+    assert code == 1
+    assert report["head"].startswith("second (")
+    assert git(repository, "status", "--porcelain") == ""

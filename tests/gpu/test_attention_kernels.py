@@ -11,6 +11,7 @@ from fastkernels.kernels import registered
 from fastkernels.kernels.plans import plan_scope
 from tests import rope_store_case
 from tests.attention_case import AttentionCase, attention_case
+from tests.provider_cases import others
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -79,7 +80,7 @@ def make(kernel: str, name: str, dtype: torch.dtype, **changes) -> AttentionCase
 
 
 def every(*of: str) -> list[tuple[str, str]]:
-    return [(kernel, name) for kernel in of for name in registered[kernel].names]
+    return [(kernel, name) for kernel in of for name in others(kernel)]
 
 
 def or_skip(kernel: str, impl: str, args: tuple) -> None:
@@ -120,7 +121,7 @@ def big_case(
 
 @pytest.mark.parametrize(**ROUND)
 @pytest.mark.parametrize("name", DECODE)
-@pytest.mark.parametrize("impl", registered["decode_attention"].names)
+@pytest.mark.parametrize("impl", others("decode_attention"))
 def test_decode_against_the_formula(name, impl, dtype):
     case = make("decode_attention", name, dtype)
     args = arguments("decode_attention", case)
@@ -130,7 +131,7 @@ def test_decode_against_the_formula(name, impl, dtype):
 
 @pytest.mark.parametrize(**ROUND)
 @pytest.mark.parametrize("name", PREFILL)
-@pytest.mark.parametrize("impl", registered["prefill_attention"].names)
+@pytest.mark.parametrize("impl", others("prefill_attention"))
 def test_prefill_against_the_formula(name, impl, dtype):
     case = make("prefill_attention", name, dtype)
     args = arguments("prefill_attention", case)
@@ -139,7 +140,7 @@ def test_prefill_against_the_formula(name, impl, dtype):
 
 
 @pytest.mark.parametrize("rows", [1, 32, 200])
-@pytest.mark.parametrize("impl", registered["decode_attention"].names)
+@pytest.mark.parametrize("impl", others("decode_attention"))
 def test_decode_at_full_size(rows, impl):
     case = big_case("decode_attention", [1] * rows, [(977 * n) % 4000 + 1 for n in range(rows)])
     or_skip("decode_attention", impl, arguments("decode_attention", case))
@@ -149,7 +150,7 @@ def test_decode_at_full_size(rows, impl):
 @pytest.mark.parametrize("facts", [([2048] * 2, [2048] * 2, None), ([700, 1, 3000], [5000, 80, 3000], None),
                                    ([3000, 500], [3000, 6000], 1024)],
                          ids=["dense", "chunked", "window"])  # fmt: skip
-@pytest.mark.parametrize("impl", registered["prefill_attention"].names)
+@pytest.mark.parametrize("impl", others("prefill_attention"))
 def test_prefill_at_full_size(facts, impl):
     case = big_case("prefill_attention", *facts)
     or_skip("prefill_attention", impl, arguments("prefill_attention", case))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fastkernels import Model
-from fastkernels.kernels import registered
 from tests.pointwise_cases import check
+from tests.provider_cases import others
 from tests.unit.engine.test_vision_models import asked
 from tests.vision_cases import scaled_add_cases, scaled_add_layer_norm_cases
 
@@ -21,7 +21,7 @@ SHAPES = [(261, 4096), (13, 131), (2088, 4096), (0, 64)]
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("case", [*scaled_add_cases(SHAPES), *scaled_add_layer_norm_cases(SHAPES)], ids=str)
 def test_sums_with_a_scale(case, dtype):
-    for impl in registered[case.kernel].names[1:]:
+    for impl in others(case.kernel)[1:]:
         check(case, dtype, impl, "cuda")
 
 

@@ -12,6 +12,7 @@ from fastkernels.kernels import registered
 from fastkernels.nn.batching import RUN_BYTES, together
 from tests.encoder_cases import LINEAR_ACTIVATIONS, dense_case, linear_activation_case, resized
 from tests.pointwise_cases import worst_row_error
+from tests.provider_cases import others
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -25,7 +26,7 @@ ROWS = {
     "pooled": ([1, 1, 1], [5, 170, 33]),
     "pooled-equal": ([1, 1], [96, 96]),
 }
-IMPLEMENTATIONS = registered["dense_attention"].names
+IMPLEMENTATIONS = others("dense_attention")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
@@ -104,7 +105,7 @@ def test_sample_grid_against_the_reference(impl, dtype):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", LINEAR_ACTIVATIONS)
 @pytest.mark.parametrize("rows", [(1,), (4, 8), (2, 300)], ids=str)
-@pytest.mark.parametrize("impl", registered["linear_activation"].names)
+@pytest.mark.parametrize("impl", others("linear_activation"))
 def test_linear_activation_against_the_formula(impl, rows, name, bias, dtype):
     given, wanted, limit = linear_activation_case(rows, 1152, 4304, name, dtype, bias)
     args = [None if part is None else part.cuda() for part in given]

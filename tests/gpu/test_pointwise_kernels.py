@@ -1,4 +1,5 @@
-"""Every implementation of the row-wise kernels on CUDA: values, CUDA graphs, torch.compile."""
+"""Every implementation of the row-wise kernels on CUDA: values, CUDA graphs, torch.compile. Libraries that
+compile or tune for seconds at each width have fewer cases: test_providers*.py."""
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from fastkernels.kernels.choice import IN_TRITON
 from tests import diffusion_cases as diffusion
 from tests import pointwise_cases as cases
 from tests.pointwise_cases import KernelCase, check, run, to_device
+from tests.provider_cases import others
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
@@ -54,9 +56,7 @@ CASES = [
                                  (0, 4, 4, 8, 2)]),
     *diffusion.upsample_cases([(1, 128, 128, 512), (3, 7, 5, 24), (0, 4, 4, 8)]),
 ]  # fmt: skip
-IMPLEMENTATIONS = sorted(
-    {(k, i.name) for k in registered for i in registered[k].implementations if i.name != "reference"}
-)
+IMPLEMENTATIONS = sorted((k, name) for k in registered for name in others(k) if name != "reference")
 OURS = [(case, impl) for case in CASES for kernel, impl in IMPLEMENTATIONS if kernel == case.kernel]
 # One call of each kernel for the tests that are about launching, not about shapes.
 TYPICAL = [next(c for c in CASES if c.kernel == kernel) for kernel in dict.fromkeys(c.kernel for c in CASES)]
@@ -96,7 +96,7 @@ def test_every_implementation_is_captured(case: KernelCase) -> None:
     """
     args = to_device(case.make(torch.bfloat16), "cuda")
     captured = 0
-    for impl in registered[case.kernel].names:
+    for impl in others(case.kernel):
         if registered[case.kernel].why_not(impl, args):
             continue
         stream = torch.cuda.Stream()

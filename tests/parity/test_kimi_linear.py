@@ -199,10 +199,6 @@ def scaled_before(m: Any) -> None:
     m.topk.scale = 1.0
 
 
-def values_before_keys(m: Any) -> None:
-    m.b_sizes.reverse()
-
-
 def in_halves(m: Any) -> None:
     """All keys before all values."""
     rows = m.kv_b_weight.unflatten(0, (m.num_heads, 2, 16))

@@ -49,6 +49,14 @@ def test_a_case_of_each_variant_is_kept_and_nothing_is_lost() -> None:
     assert sampled(items)[0] == kept
 
 
+def test_a_walk_over_cases_meets_each_variant() -> None:
+    configs = [SimpleNamespace(getoption={"--whole": whole}.__getitem__) for whole in (False, True)]
+    few, every = (budget.some(TINY, config) for config in configs)
+    assert every == TINY
+    assert {(case.task, case.variant) for case in few} == {(case.task, case.variant) for case in TINY}
+    assert len(few) < len(TINY) / 2
+
+
 def test_the_first_of_each_test_is_kept() -> None:
     items = [item(f"tests/unit/kernels/test_glu.py::test_{name}[{n}]") for name in "ab" for n in range(40)]
     kept, *_ = sampled(items)
@@ -69,7 +77,16 @@ def test_the_whole_is_the_whole() -> None:
 
 @pytest.mark.parametrize("place", budget.SAMPLED)
 def test_what_is_sampled_is_there(place: str) -> None:
-    assert (Path(__file__).parents[2] / place).exists()
+    file, _, function = place.partition("::")
+    path = Path(__file__).parents[2] / file
+    assert path.exists()
+    assert not function or f"def {function}(" in path.read_text()
+
+
+def test_a_function_may_be_sampled_less_than_its_file() -> None:
+    function = next(place for place in budget.SAMPLED if "::" in place)
+    rare, others = ([item(f"{begins}[{n}]") for n in range(400)] for begins in (function, f"{CASES}x"))
+    assert 1 < len(sampled(rare)[0]) < len(sampled(others)[0]) / 2
 
 
 def test_seconds_are_summed_by_file(tmp_path: Path) -> None:

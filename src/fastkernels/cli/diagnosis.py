@@ -1,4 +1,5 @@
-"""What works on this machine, what does not, and how to get it: the checks of `fk doctor`.
+"""What works on this machine, what does not, and how to get it: the checks of `fk doctor`, and the libraries
+of production kernels.
 
 A check runs what it speaks about where that takes seconds (Triton's interpreter, namespaces), else looks
 for it.
@@ -11,8 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 
 from fastkernels.layout import install_line
 
@@ -63,6 +65,16 @@ class Check:
     fix: str = ""
 
 
+@dataclass(frozen=True)
+class Library:
+    """version: with the distribution's name; None where it is not installed, and `fix` says how to get it."""
+
+    name: str
+    version: str | None
+    kernels: list[str]
+    fix: str
+
+
 def checks() -> Iterator[Check]:
     """What works needs no fix."""
     for check in _checks():
@@ -74,7 +86,7 @@ def _checks() -> Iterator[Check]:
     yield _interpreter()
     yield _compiler()
     yield _threads()
-    yield from _packages()
+    yield from _flashinfer()
     yield from _tools()
     yield _history()
     yield _isolation()
@@ -126,18 +138,35 @@ def _threads() -> Check:
     return Check("cpu threads", works, f"{detail}{why}", _FREE_CORES)
 
 
-def _packages() -> Iterator[Check]:
-    """The optional packages that kernels declare, each with its extra."""
+def libraries() -> list[Library]:
+    """Those that implementations of kernels are named after, by name."""
+    from fastkernels.kernels.choice import installed
     from fastkernels.registry import source
 
-    needed: dict[str, tuple[str, list[str]]] = {}
+    found: dict[str, tuple[source.Implementation, list[str]]] = {}
     for kernel in source.kernels():
         for implementation in source.implementations(kernel):
-            for package in implementation.requires:
-                needed.setdefault(package, (implementation.extra or package, []))[1].append(kernel)
-    for package, (extra, kernels) in sorted(needed.items()):
-        works = importlib.util.find_spec(package) is not None
-        yield Check(package, works, f"implements {', '.join(dict.fromkeys(kernels))}", install_line(extra))
+            if implementation.requires:
+                found.setdefault(implementation.name, (implementation, []))[1].append(kernel)
+    owners = metadata.packages_distributions()
+    made = []
+    for name, (implementation, kernels) in sorted(found.items()):
+        here = [p for wanted in implementation.requires for p in wanted.split(" or ") if installed(p)]
+        version = _version(name, here[0], owners) if here else None
+        extra = implementation.extra
+        get = install_line(extra) if extra else f"pip install {implementation.requires[0]}"
+        made.append(Library(name, version, sorted(set(kernels)), "" if here else get))
+    return made
+
+
+def _version(library: str, package: str, owners: Mapping[str, list[str]]) -> str:
+    """Of the distribution that brought the package; of several the one that is called like the library."""
+    found = owners.get(package.partition(".")[0], [])
+    own = [name for name in found if name.replace("-", "_") == library]
+    return f"{name} {metadata.version(name)}" if (name := next(iter(own or found), None)) else "installed"
+
+
+def _flashinfer() -> Iterator[Check]:
     if importlib.util.find_spec("flashinfer") is not None:
         works = importlib.util.find_spec("flashinfer_jit_cache") is not None
         detail = (

@@ -65,7 +65,8 @@ def command(
     elif as_map:
         _print_map(rows)
     elif rows:
-        table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+        cells = [[_cell(value) for value in row.values()] for row in rows]
+        table(list(rows[0]), cells, whole="fk show NAME, in a pipe, and by --json -")
     else:
         click.echo(f"No {kind} here.", err=True)
 

@@ -132,9 +132,12 @@ def _model(model: str, flags: dict[str, Any], show: Show) -> tuple[dict[str, Any
         raise UsageError(f"--out {out}: name a file that ends with .json or .json.gz")
     files.require_writable(out, "--out")
     operations = model_trace.trace(request, out, show)
-    columns = [layout.Column("operation", "", right=False), layout.Column("calls", "")]
-    columns += [layout.Column("device us", "its own time"), layout.Column("host us", "its own time")]
-    rows = [[o.name[:60], str(o.calls), f"{o.device_us:.0f}", f"{o.host_us:.0f}"] for o in operations]
+    names = ("calls", "device us", "host us", f"% of the {'device' if device == 'cuda' else 'host'}")
+    columns = [layout.Column("operation", "", right=False), *(layout.Column(name, "") for name in names)]
+    rows = [
+        [o.name[:50], str(o.calls), f"{o.device_us:.0f}", f"{o.host_us:.0f}", f"{100 * o.share:.1f}"]
+        for o in operations
+    ]
     opened = Text(f"\n{out}: open it at https://ui.perfetto.dev")
     facts = {"kind": "profile model", "trace": str(out), "operations": [vars(o) for o in operations]}
     return facts, [layout.table(columns, rows), opened]

@@ -58,13 +58,21 @@ def command(
         from fastkernels.report import html
 
         files.write(html.text(found), html_path, "--html")
+        _say("page", html_path)
     if markdown_path:
         from fastkernels.report import markdown
 
         files.write(markdown.text(found), markdown_path, "--markdown")
+        _say("comment", markdown_path)
     if html_path or markdown_path:
         return
     if len(reports) == 1:
         table.show(reports[0][1], sys.stdout, verbose)
     else:
         layout.show(document.parts(found), sys.stdout)
+
+
+def _say(what: str, path: str) -> None:
+    """Where it is; on stderr, since the other one may be on stdout."""
+    if path != "-":
+        click.echo(f"{what}  {path}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from fastkernels.layout import install_line
 if TYPE_CHECKING:
     from fastkernels.records import Case, Size, TensorSpec
     from fastkernels.registry.schema import Architecture, TaskEntry
+
+_MANY = 40  # cases: whoever gets more is told how to get fewer
 
 
 @click.command(
@@ -176,7 +179,6 @@ def _print_task(facts: dict[str, Any]) -> None:
         for head in entry["signature"]:
             click.echo(f"    {head}")
     heading("Facts")
-    used_by = ", ".join([*facts["used_by"], *(f"architecture {name}" for name in facts["architectures"])])
     mutates = f"; writes {', '.join(facts['mutates'])}" if facts["mutates"] else ""
     replicates = "; every rank returns the same bits" if facts["replicates"] else ""
     for label, value in (
@@ -184,10 +186,11 @@ def _print_task(facts: dict[str, Any]) -> None:
         ("judged by", facts["rule"] + mutates + replicates),
         ("also called", ", ".join(facts["aliases"])),
         ("builds on", ", ".join(facts["builds_on"])),
-        ("used by", used_by),
+        ("used by", ", ".join(facts["used_by"])),
+        ("models", ", ".join(facts["architectures"])),
     ):
         if value:
-            click.echo(f"  {label:<12} {value}")
+            _fact(label, value)
     if facts["not_admitted"]:
         heading("Not admitted by fk audit: checked, and not timed")
         for line in _refused(facts["not_admitted"]):
@@ -198,12 +201,13 @@ def _print_task(facts: dict[str, Any]) -> None:
         [(i["kernel"], i["name"], ", ".join(i["devices"]), _needs(i)) for i in facts["implementations"]],
     )
     heading("Cases (calls: in one step of the model; untimed cases are checked only)")
+    several = len({c["variant"] for c in facts["cases"]}) > 1
     table(
         ("case", "variant", "size", "phase", "calls", "timed", "inputs"),
         [
             (
                 c["case"],
-                c["variant"],
+                c["variant"] if several else "",
                 c["size"],
                 c["phase"],
                 c["calls"],
@@ -213,6 +217,17 @@ def _print_task(facts: dict[str, Any]) -> None:
             for c in facts["cases"]
         ],
     )
+    if len(facts["cases"]) > _MANY:
+        narrow = "--architecture, --case, --size, --phase and --timed narrow them"
+        click.echo(f"\n{len(facts['cases'])} cases: {narrow}")
+
+
+def _fact(label: str, value: str) -> None:
+    """Folded between words: some facts are lists of dozens."""
+    from fastkernels.report.layout import ROOM  # not for `--help`
+
+    lines = textwrap.wrap(value, ROOM - 15, break_long_words=False, break_on_hyphens=False)
+    click.echo(f"  {label:<12} " + f"\n{'':<15}".join(lines))
 
 
 def _needs(implementation: dict[str, Any]) -> str:

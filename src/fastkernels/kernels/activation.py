@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "relu2", "sigmoid", "silu", "tanh"]
 
@@ -105,6 +106,8 @@ _activation = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("inductor", compiled(_reference)),
         Implementation("torch", _torch, devices=("cpu", "cuda")),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+        Implementation("liger", f"{PROVIDERS}.liger", requires=("liger_kernel",), extra="liger"),
     ),
     rows=lambda x_TF, *_: x_TF.numel() // x_TF.shape[-1],
 )

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _like_x(x: Tensor, *_: object) -> Tensor:
@@ -67,7 +68,10 @@ _causal_conv1d = Kernel(
     "SymInt max_query_len) -> Tensor",
     _reference_causal_conv1d,
     fake=_like_x,
-    implementations=(Implementation("triton", f"{__name__}_triton"),),
+    implementations=(
+        Implementation("triton", f"{__name__}_triton"),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+    ),
     rows=lambda x_TC, *_: x_TC.shape[0],
     work=lambda tally, x, w, b, state, rows_B, *_: tally.advance(state, tally.prefills(rows_B)),
 )
@@ -77,7 +81,10 @@ _causal_conv1d_update = Kernel(
     "(Tensor x, Tensor weight, Tensor? bias, Tensor(a!) state, Tensor rows) -> Tensor",
     _reference_causal_conv1d_update,
     fake=_like_x,
-    implementations=(Implementation("triton", f"{__name__}_triton"),),
+    implementations=(
+        Implementation("triton", f"{__name__}_triton"),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+    ),
     rows=lambda x_BC, *_: x_BC.shape[0],
     work=lambda tally, x, w, b, state, rows_B: tally.advance(state, tally.decodes(rows_B)),
 )

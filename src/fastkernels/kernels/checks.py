@@ -42,6 +42,14 @@ def not_aligned(*tensors: Tensor) -> str | None:
     return None
 
 
+def not_rows(*tensors: Tensor) -> str | None:
+    """Reason unless every tensor can be seen as rows that lie evenly, each contiguous."""
+    for tensor in tensors:
+        if tensor.stride(-1) != 1 or not (tensor.ndim == 2 or tensor.is_contiguous()):
+            return "needs contiguous rows at one distance from each other"
+    return None
+
+
 def given(*tensors: Tensor | None) -> list[Tensor]:
     """Those that are there, of optional ones."""
     return [tensor for tensor in tensors if tensor is not None]

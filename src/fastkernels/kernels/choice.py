@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
+from importlib.machinery import PathFinder
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +21,22 @@ from fastkernels.layout import install_line
 IN_TRITON = ("triton", "gemv", "depthwise", "tf32x3")
 
 skipped: Counter[tuple[str, str, str]] = Counter()  # (kernel, implementation, reason) -> calls
+
+
+def installed(package: str) -> bool:
+    """Whether a package is here, or a module of one by its dotted name; nothing is imported for the answer.
+
+    A folder without code of its own is no package: flash-attn-4 is `flash_attn.cute` in such a folder, and
+    brings no `flash_attn`. Of `one or another` either counts.
+    """
+    if " or " in package:
+        return any(map(installed, package.split(" or ")))
+    top, *inner = package.split(".")
+    spec, name = importlib.util.find_spec(top), top
+    for part in inner:
+        name = f"{name}.{part}"
+        spec = spec and PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is not None and spec.origin is not None
 
 
 @dataclass(frozen=True)
@@ -41,21 +59,34 @@ class Implementation:
     def missing(self) -> str | None:
         """The first required package that is not installed, with its install line."""
         for package in self.requires:
-            if importlib.util.find_spec(package) is None:
+            if not installed(package):
                 line = f": {install_line(self.extra)}" if self.extra else ""
                 return f"{package} is not installed{line}"
         return None
 
     def function(self, kernel: str) -> Callable[..., Any] | None:
         """What computes the kernel; None in a library that declines every call of it."""
-        return self.source if callable(self.source) else getattr(import_module(self.source), kernel, None)
+        return self.source if callable(self.source) else getattr(self._module, kernel, None)
 
     def limits(self, kernel: str) -> Callable[..., str | None] | None:
         """Says why these arguments cannot be served, or None; no function where all can be."""
         if callable(self.source):
             return self.unsupported
-        check = getattr(import_module(self.source), "unsupported", None)
+        check = getattr(self._module, "unsupported", None)
         return partial(check, kernel) if check else None
+
+    @cached_property
+    def _module(self) -> Any:
+        """That of `source`; where a library that it requires cannot be imported (it was built for another
+        PyTorch), one that declines every call."""
+        assert isinstance(self.source, str)
+        try:
+            return import_module(self.source)
+        except (ImportError, OSError) as error:
+            if not self.requires:
+                raise
+            reason = f"{self.requires[0]} cannot be imported: {' '.join(str(error).split())}"
+            return SimpleNamespace(unsupported=lambda *_: reason)
 
     def not_here(self, device: str) -> str | None:
         """Why this implementation can serve no call at all on this kind of device, or None."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _reference(x_T2F: Tensor, alpha: float, limit: float) -> Tensor:
@@ -30,6 +31,7 @@ _clamped_glu = Kernel(
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("inductor", compiled(_reference)),
+        Implementation("vllm", f"{PROVIDERS}.vllm_rows", requires=("vllm",), extra="vllm"),
     ),
     rows=lambda x_T2F, *_: x_T2F.numel() // x_T2F.shape[-1],
 )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 Gate = Literal["silu", "sigmoid"]
 
@@ -56,6 +57,7 @@ _gated_rms_norm = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("inductor", compiled(_reference)),
         Implementation("torch", _torch, devices=("cpu", "cuda")),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,

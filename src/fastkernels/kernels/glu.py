@@ -20,6 +20,7 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -85,6 +86,10 @@ _glu = Kernel(
         ),
         Implementation("inductor", compiled(_reference)),
         Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
+        Implementation("vllm", f"{PROVIDERS}.vllm_rows", requires=("vllm",), extra="vllm"),
+        Implementation("sgl_kernel", f"{PROVIDERS}.sgl_kernel", requires=("sgl_kernel",), extra="sgl-kernel"),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+        Implementation("liger", f"{PROVIDERS}.liger", requires=("liger_kernel",), extra="liger"),
     ),
     rows=lambda x_T2F, *_: x_T2F.numel() // x_T2F.shape[-1],
 )

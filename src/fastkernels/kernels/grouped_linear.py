@@ -18,6 +18,7 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.policy import Entry
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.work import Tally
 
 
@@ -92,7 +93,14 @@ _grouped_linear = Kernel(
     fake=lambda x_RK, weight_ENK, order_S, *_: x_RK.new_empty((order_S.shape[0], weight_ENK.shape[1])),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
+        Implementation("hopper", "fastkernels.kernels.grouped_linear_hopper"),
         Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
+        Implementation(
+            "deep_gemm",
+            f"{PROVIDERS}.deep_gemm",
+            requires=("deep_gemm or vllm.third_party.deep_gemm",),
+            extra="vllm",
+        ),
     ),
     # reference / torch, us, at 8, 32 and 128 tokens of 2 experts: 227 / 122, 274 / 179, 608 / 416; at 1,024
     # 2370 / 4720.

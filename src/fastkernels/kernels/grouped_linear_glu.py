@@ -16,6 +16,7 @@ from torch import Tensor
 from fastkernels.kernels.base import Implementation, Kernel, registered
 from fastkernels.kernels.glu import ACTIVATIONS, Activation, glu
 from fastkernels.kernels.grouped_linear import grouped_linear
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _in_turn(multiply: Callable[..., Tensor], activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -34,7 +35,14 @@ _grouped_linear_glu = Kernel(
     fake=lambda x_RK, weight_E2FK, order_S, *_: x_RK.new_empty((order_S.shape[0], weight_E2FK.shape[1] // 2)),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
+        Implementation("hopper", "fastkernels.kernels.grouped_linear_hopper"),
         Implementation("parts", _in_turn(grouped_linear, glu), devices=("cpu", "cuda")),
+        Implementation(
+            "deep_gemm",
+            f"{PROVIDERS}.deep_gemm",
+            requires=("deep_gemm or vllm.third_party.deep_gemm",),
+            extra="vllm",
+        ),
     ),
     rows=lambda x_RK, weight_E2FK, order_S, *_: order_S.shape[0],
 )

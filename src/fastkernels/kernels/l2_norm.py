@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _kept(x_TD: Tensor, keep_T: Tensor | None) -> Tensor:
@@ -41,6 +42,7 @@ _l2_norm = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch, devices=("cpu", "cuda")),
         Implementation("inductor", compiled(_reference)),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.scaled_add import scaled_sum
 
 
@@ -78,6 +79,9 @@ _layer_norm = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch_layer_norm, devices=("cpu", "cuda")),
         Implementation("inductor", compiled(_reference_layer_norm)),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
+        Implementation("liger", f"{PROVIDERS}.liger", requires=("liger_kernel",), extra="liger"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,
@@ -93,6 +97,7 @@ _add_layer_norm = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch_add_layer_norm, devices=("cpu", "cuda")),
         Implementation("inductor", compiled(_reference_add_layer_norm)),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,
@@ -108,6 +113,7 @@ _sum_layer_norm = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch_sum_layer_norm, devices=("cpu", "cuda")),
         Implementation("inductor", compiled(_reference_sum_layer_norm)),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,

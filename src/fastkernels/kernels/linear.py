@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _reference(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
@@ -31,6 +32,13 @@ _linear = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("gemv", f"{__name__}_gemv"),
         Implementation("tf32x3", f"{__name__}_tf32x3"),
+        Implementation(
+            "deep_gemm",
+            f"{PROVIDERS}.deep_gemm",
+            requires=("deep_gemm or vllm.third_party.deep_gemm",),
+            extra="vllm",
+        ),
+        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
     ),
     # One call of PyTorch either way.
     cpu=(),

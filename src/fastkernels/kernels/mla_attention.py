@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.kv_cache.limits import reads_lengths_on_the_host
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.work import Rows, Tally
 
 
@@ -84,6 +85,7 @@ _mla_prefill = Kernel(
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _prefill, devices=("cpu", "cuda"), unsupported=_declined),
+        Implementation("vllm", f"{PROVIDERS}.vllm_attention", requires=("vllm",), extra="vllm"),
     ),
     rows=lambda q_THC, *_: q_THC.shape[0],
     work=lambda tally, *args: _work(tally, args[0], args[1], args[6], tally.prefills(args[3])),
@@ -98,6 +100,8 @@ _mla_decode = Kernel(
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _decode, devices=("cpu", "cuda"), unsupported=_declined),
+        Implementation("vllm", f"{PROVIDERS}.vllm_attention", requires=("vllm",), extra="vllm"),
+        Implementation("flashmla", f"{PROVIDERS}.flashmla", requires=("vllm",), extra="vllm"),
     ),
     rows=lambda q_BHC, *_: q_BHC.shape[0],
     work=lambda tally, *args: _work(tally, args[0], args[1], args[5], tally.decodes(args[2])),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _fake_align(ids_TK: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
@@ -55,6 +56,7 @@ _moe_sum = Kernel(
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch_moe_sum, devices=("cpu", "cuda")),
+        Implementation("sgl_kernel", f"{PROVIDERS}.sgl_kernel", requires=("sgl_kernel",), extra="sgl-kernel"),
     ),
     rows=lambda x_TKD: x_TKD.shape[0],
 )

@@ -21,6 +21,7 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _reference_rms_norm(x_TD: Tensor, weight_D: Tensor | None, eps: float, plus_one: bool = False) -> Tensor:
@@ -103,6 +104,11 @@ _rms_norm = Kernel(
         ),
         Implementation("inductor", compiled(_reference_rms_norm)),
         Implementation("torch", _torch_rms_norm, devices=("cpu", "cuda")),
+        Implementation("vllm", f"{PROVIDERS}.vllm_rows", requires=("vllm",), extra="vllm"),
+        Implementation("sgl_kernel", f"{PROVIDERS}.sgl_kernel", requires=("sgl_kernel",), extra="sgl-kernel"),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
+        Implementation("liger", f"{PROVIDERS}.liger", requires=("liger_kernel",), extra="liger"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,
@@ -117,6 +123,10 @@ _add_rms_norm = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("inductor", compiled(_reference_add_rms_norm)),
         Implementation("torch", _torch_add_rms_norm, devices=("cpu", "cuda")),
+        Implementation("vllm", f"{PROVIDERS}.vllm_rows", requires=("vllm",), extra="vllm"),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
+        Implementation("liger", f"{PROVIDERS}.liger", requires=("liger_kernel",), extra="liger"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
     adds_rows=True,

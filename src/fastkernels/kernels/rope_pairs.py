@@ -16,6 +16,7 @@ from torch import Tensor
 from fastkernels.kernels import checks
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _reference(q_BSHK: Tensor, k_BSHK: Tensor, cos_sin_SK: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,6 +57,8 @@ _rope_pairs = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("inductor", compiled(_reference)),
         Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
     ),
     rows=lambda q_BSHK, *_: q_BSHK.shape[0] * q_BSHK.shape[1],
 )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _reference(x_TD: Tensor) -> Tensor:
@@ -48,6 +49,8 @@ _softmax = Kernel(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
         Implementation("inductor", compiled(_reference)),
+        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
+        Implementation("liger", f"{PROVIDERS}.liger", requires=("liger_kernel",), extra="liger"),
     ),
     rows=lambda x_TD: x_TD.numel() // x_TD.shape[-1],
 )

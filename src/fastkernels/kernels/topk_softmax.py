@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.providers import PROVIDERS
 
 
 def _fake(logits_TE: Tensor, top_k: int, *_: object) -> tuple[Tensor, Tensor]:
@@ -77,6 +78,7 @@ _topk_softmax = Kernel(
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch, devices=("cpu", "cuda")),
+        Implementation("sgl_kernel", f"{PROVIDERS}.sgl_kernel", requires=("sgl_kernel",), extra="sgl-kernel"),
     ),
     rows=lambda logits_TE, *_: logits_TE.shape[0],
 )

@@ -24,6 +24,10 @@ _LIBRARIES = (
     "fla-core",
     "safetensors",
     "vllm",
+    "sglang-kernel",
+    "sgl-kernel",
+    "quack-kernels",
+    "liger-kernel",
 )
 _GIB = 1 << 30
 _GIT_TIMEOUT_S = 5

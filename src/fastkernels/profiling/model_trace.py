@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ MOST_ROWS = 12
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """What is run. Tokens: `requests` prompts of `input_len` random ids, each continued by `output_len`.
-    Other models: a batch of their first workload."""
+    """What is run. Tokens: `requests` prompts of `input_len` random ids beside the images or clips of the
+    first workload, each continued by `output_len`. Other models: a batch of their first workload."""
 
     model: str
     device: Device
@@ -43,10 +43,13 @@ class ModelRequest:
 
 @dataclass(frozen=True)
 class Operation:
+    """`share`: of the run's time on the device; on a CPU, on the host."""
+
     name: str
     calls: int
     device_us: float
     host_us: float
+    share: float
 
 
 def trace(request: ModelRequest, out: Path, show: Show) -> list[Operation]:
@@ -59,18 +62,21 @@ def trace(request: ModelRequest, out: Path, show: Show) -> list[Operation]:
     run()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if request.device == "cuda" else [])]
     show("profiled run")
-    with profile(activities=activities) as profiler:
+    with profile(activities=activities, acc_events=True) as profiler:
         run()
         if request.device == "cuda":
             torch.cuda.synchronize()
     show(f"writing {out}")
     profiler.export_chrome_trace(str(out))
-    found = [
-        Operation(of.key, of.count, of.self_device_time_total, of.self_cpu_time_total)
-        for of in profiler.key_averages()
+    by = "self_device_time_total" if request.device == "cuda" else "self_cpu_time_total"
+    found = sorted(profiler.key_averages(), key=lambda of: -getattr(of, by))
+    total = sum(getattr(of, by) for of in found) or 1.0
+    return [
+        Operation(
+            of.key, of.count, of.self_device_time_total, of.self_cpu_time_total, getattr(of, by) / total
+        )
+        for of in found[:MOST_ROWS]
     ]
-    by = "device_us" if request.device == "cuda" else "host_us"
-    return sorted(found, key=lambda one: -getattr(one, by))[:MOST_ROWS]
 
 
 def with_nsys(request: ModelRequest, out: Path, show: Show) -> Path:
@@ -105,20 +111,26 @@ def loaded(request: ModelRequest) -> Callable[[], Any]:
 
 
 def _of_tokens(request: ModelRequest, overlay: Overlay, source: Any) -> Callable[[], Any]:
+    from fastkernels import registry
     from fastkernels.engine.core.sampling_params import SamplingParams
     from fastkernels.engine.llm import LLM
+    from fastkernels.runner.models.token_answers import TokenAnswers
 
+    first = registry.workloads(source.architecture.workloads, size=request.size)[0]
+    workload = first.model_copy(update={"requests": request.requests, "input_len": request.input_len})
     facts = source.architecture.correctness
-    if facts.media:
-        media = ", ".join(facts.media)
-        raise UsageError(f"{request.model} takes {media} beside its prompts, which fk profile has not")
-    llm = LLM(request.model, overlay=overlay, size=request.size, device=request.device)
-    rng = random.Random(1)
-    prompts = [
-        [rng.randrange(llm.vocabulary) for _ in range(request.input_len)] for _ in range(request.requests)
+    drawn = TokenAnswers(facts, request.size, source.config, random.Random(1)).inputs(workload)  # type: ignore[arg-type]
+    asked = [
+        {"prompt_token_ids": one.prompt, "multi_modal_data": _tensors(one.media)} if one.media else one.prompt
+        for one in drawn
     ]
+    llm = LLM(request.model, overlay=overlay, size=request.size, device=request.device)
     greedy = SamplingParams(temperature=0.0, max_tokens=request.output_len, ignore_eos=True, detokenize=False)
-    return lambda: llm.generate(prompts, greedy, use_tqdm=False)
+    return lambda: llm.generate(asked, greedy, use_tqdm=False)
+
+
+def _tensors(drawn: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in drawn.items()}
 
 
 def _of_outputs(request: ModelRequest, overlay: Overlay, source: Any) -> Callable[[], Any]:
@@ -129,10 +141,7 @@ def _of_outputs(request: ModelRequest, overlay: Overlay, source: Any) -> Callabl
     workload = registry.workloads(source.architecture.workloads, size=request.size)[0]
     face = Model(request.model, overlay=overlay, size=request.size, device=request.device)
     drawn = Requests(source.architecture.correctness.inputs, source.config, random.Random(1))
-    asked = [
-        {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in one.items()}
-        for one in drawn.of(workload.shapes, workload.batch)  # type: ignore[union-attr]
-    ]
+    asked = [_tensors(one) for one in drawn.of(workload.shapes, workload.batch)]  # type: ignore[union-attr]
     return lambda: face.run(asked)
 
 

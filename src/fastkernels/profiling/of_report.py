@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fastkernels.errors import MachineError
+from fastkernels.layout import shown
 from fastkernels.loader.authored import kernel_names
 from fastkernels.loader.candidates import CandidateSet
 from fastkernels.profiling import ncu, sanitizer
@@ -16,12 +17,19 @@ from fastkernels.registry import cases
 
 
 def with_profiles(report: KernelReport, sets: Mapping[str, CandidateSet], show: Show) -> KernelReport:
-    """Each timed row that passed, with what Nsight Compute counted of one call of it. A call that cannot be
-    profiled is a note."""
+    """Each timed row that passed, with what Nsight Compute counted of one call of it. What is not profiled
+    is a note."""
     rows, notes = [*report.rows], [*report.notes]
     mine = [
         i for i, row in enumerate(rows) if row.verdict == "PASSED" and row.timed and row.candidate in sets
     ]
+    for row in rows:
+        if row.verdict != "PASSED" and row.timed and row.candidate in sets:
+            folders = ":".join(shown(layer) for layer in sets[row.candidate].layers)
+            notes.append(
+                f"--profile ncu: cases of {row.task} that did not pass are not profiled. Whatever "
+                f"the verdict: fk profile --target {row.task} --candidates {folders}"
+            )
     for done, i in enumerate(mine):
         row = rows[i]
         show(Progress(done, len(mine), f"ncu: {row.candidate} · {row.task} {row.case}"))

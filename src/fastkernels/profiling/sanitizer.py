@@ -10,6 +10,7 @@ end. Code is compiled anew, by nvcc with lines.
 from __future__ import annotations
 
 import re
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -66,7 +67,7 @@ def sanitize(
                 done = under([path, "--tool", tool, *OPTIONS], one_call.__name__, asked, _environment(caches))
                 text = done.stdout + done.stderr
                 errors, findings = counted(text), parsed(text, authored)
-                problem = _problem(text) if errors is None else None
+                problem = _problem(done, errors)
             except MachineError as error:
                 problem = str(error)
         found.append(
@@ -143,10 +144,18 @@ def counted(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _problem(text: str) -> str:
-    """Why there is no answer."""
-    lines = [line for line in text.strip().splitlines() if line.strip(" =")] or ["it said nothing"]
-    return f"compute-sanitizer gave no summary: {lines[-1].removeprefix(_MARK).strip()}"
+def _problem(done: subprocess.CompletedProcess[str], errors: int | None) -> str | None:
+    """Why there is no answer, or only one about a part of the call."""
+    if errors is None:
+        return f"compute-sanitizer gave no summary: {_last(done.stdout + done.stderr)}"
+    if errors == 0 and done.returncode:
+        return f"nothing found until the call failed: {_last(done.stderr)}"
+    return None
+
+
+def _last(text: str) -> str:
+    lines = (line.removeprefix(_MARK).strip(" =") for line in text.splitlines())
+    return ([line for line in lines if line] or ["it said nothing"])[-1]
 
 
 def _environment(caches: str) -> dict[str, str]:

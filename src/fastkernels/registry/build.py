@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -55,15 +55,6 @@ def build(load: Load) -> dict[str, list[Case]]:
             provenance = Provenance(architecture=REGISTRY, config=extra.size, phase="held-out")
             builder.add(entry, Case(task=entry.id, provenance=provenance, **dict(extra)))
     return builder.cases
-
-
-def render(cases: list[Case]) -> str:
-    """The JSONL text of a task's cases."""
-    lines = [
-        json.dumps(case.model_dump(mode="json", exclude_defaults=True), separators=(",", ":"))
-        for case in cases
-    ]
-    return "\n".join(lines) + "\n"
 
 
 _Found = dict[str, tuple[TaskEntry, Case]]  # by the key of equal calls
@@ -116,16 +107,21 @@ class _Builder:
             facts = (architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
             source = _Source(*facts, mixes_windows)
             calls = [call for call in model.step(step.run, source.batch) if _is_taken(call, step)]
-            self._fold(calls, source, found)
+            self._fold(calls, model.looks, source, found)
 
-    def _fold(self, calls: list[TaskCall], source: _Source, found: _Found) -> None:
+    def _fold(
+        self, calls: list[TaskCall], looks: Callable[[TaskCall], Hashable], source: _Source, found: _Found
+    ) -> None:
         count: Counter[str] = Counter()
         here: _Found = {}
+        seen: dict[Hashable, str] = {}
         for call in calls:
-            case = self._case(call, source)
-            key = _key(case, attends=_attends(call))
-            here.setdefault(key, (call.task, case))
-            count[key] += 1
+            seen_as = looks(call)
+            if seen_as not in seen:
+                case = self._case(call, source)
+                seen[seen_as] = _key(case, attends=_attends(call))
+                here.setdefault(seen[seen_as], (call.task, case))
+            count[seen[seen_as]] += 1
         for key, (entry, case) in here.items():
             if key in found:
                 found[key] = (entry, _with_views(found[key][1], case))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,15 +39,16 @@ def read_yaml(path: Path, kind: type[T] | Any) -> T:
         raise FileFormatError(path, f"line {_line(root, first['loc'])}", _explain(first)) from None
 
 
-def read_jsonl(path: Path, kind: type[T]) -> list[T]:
-    """One validated record from each non-empty line."""
+def read_jsonl(path: Path, kind: type[T], whole: Callable[[Any], Any]) -> dict[int, T]:
+    """By its line, a validated record of what `whole` makes of each that is not empty; none of None."""
     adapter = TypeAdapter(kind)
-    records = []
+    records = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            records.append(adapter.validate_python(json.loads(line)))
+            if (found := whole(json.loads(line))) is not None:
+                records[number] = adapter.validate_python(found)
         except json.JSONDecodeError as error:
             raise FileFormatError(path, f"line {number}", f"column {error.colno}: {error.msg}") from None
         except ValidationError as error:

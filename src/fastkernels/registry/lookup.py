@@ -15,7 +15,8 @@ from fastkernels.errors import FileFormatError, NotFoundError, UsageError
 from fastkernels.layout import data_dir
 from fastkernels.records import Case, Size
 from fastkernels.registry import uses
-from fastkernels.registry.load import read_jsonl, read_yaml
+from fastkernels.registry.case_files import read_cases
+from fastkernels.registry.load import read_yaml
 from fastkernels.registry.models import find_architecture
 from fastkernels.registry.schema import Architecture, TaskEntry
 
@@ -134,14 +135,7 @@ def _narrow(entry: TaskEntry, variants: dict[str, str]) -> TaskEntry:
 @cache  # of every task: a walk over all would forget the first
 def _cases(root: Path, task_id: str) -> list[Case]:
     path = root / "cases" / f"{task_id}.jsonl"
-    found = read_jsonl(path, Case) if path.is_file() else []
-    ids: set[str] = set()
-    for number, case in enumerate(found, start=1):
-        if case.task != task_id or case.id in ids:
-            problem = f"id {case.id} is taken" if case.id in ids else f"a case of {case.task}"
-            raise FileFormatError(path, f"line {number}", problem)
-        ids.add(case.id)
-    return found
+    return read_cases(path) if path.is_file() else []
 
 
 def cases(

@@ -6,7 +6,7 @@ batches/*.yaml           BatchSet      steps that cases are taken from, of sever
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
 devices/*.yaml           Device        measured ceilings and preferred implementations
-cases/L*/*.jsonl         Case          (records.py) written by build.py
+cases/L*/*.jsonl         Case          (records.py) written by build.py, as case_files.py has it
 """
 
 from __future__ import annotations

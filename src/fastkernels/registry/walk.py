@@ -7,7 +7,7 @@ real configuration is walked, with the shapes of serving.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,10 +15,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastkernels.creation import creating
+from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.context import use_step
+from fastkernels.nn.routing import routers
 from fastkernels.records import Batch
 from fastkernels.registry.schema import TaskEntry
 
@@ -50,6 +52,7 @@ class Walk:
         }
         self._dtype = getattr(torch, dtype)
         self._calls: list[TaskCall] = []
+        self._kinds: dict[int, Hashable] = {}  # by id(module)
         name = model_task.variants["default"]
         with _init_arguments(list(self._classes)) as self._inits, creating("meta", self._dtype):
             self.model: Any = getattr(load(model_task.module), name)(config=config)
@@ -76,6 +79,26 @@ class Walk:
         del bound.arguments["self"]
         task, variant = self._classes[type(module)]
         self._calls.append(TaskCall(task, variant, module, self._inits[id(module)], dict(bound.arguments)))
+
+    def looks(self, call: TaskCall) -> Hashable:
+        """All of a call that its case depends on: of a step, calls of equal looks make the same case. Most
+        layers of a model are called alike."""
+        module, storages = call.module, dict[int, int]()
+        if id(module) not in self._kinds:
+            dtypes = tuple(value.dtype for value in module.parameters())
+            parts = len(cache_owners(module)), len(routers(module))
+            self._kinds[id(module)] = type(module), repr(call.init), dtypes, *parts
+        arguments = tuple((name, _looks(value, storages)) for name, value in call.arguments.items())
+        return self._kinds[id(module)], arguments
+
+
+def _looks(value: Any, storages: dict[int, int]) -> Hashable:
+    """`storages`: of the call's tensors so far, numbered, because an input may be a part of another."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    storage = value.untyped_storage()
+    number = storages.setdefault(storage._cdata, len(storages))
+    return value.dtype, value.shape, value.stride(), value.storage_offset(), storage.nbytes(), number
 
 
 @contextmanager

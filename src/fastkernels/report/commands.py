@@ -60,10 +60,10 @@ def of_gate(report: GateReport, row: GateRow, *more: str) -> str:
 
 def following(report: KernelReport | EvalReport | GateReport) -> str | None:
     """The next step after a run; None where there is none to name, and after one that was interrupted."""
+    if isinstance(report, KernelReport):
+        return _after_kernels(report) if report.complete or report.failed_fast else None
     if not report.complete:
         return None
-    if isinstance(report, KernelReport):
-        return _after_kernels(report)
     return _after_eval(report) if isinstance(report, EvalReport) else _after_gate(report)
 
 

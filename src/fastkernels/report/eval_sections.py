@@ -67,13 +67,13 @@ def sections(report: EvalReport) -> Iterable[Section]:
 
 
 _ARCHITECTURES = (
+    Column("category", "", right=False),
     Column("architecture", "", right=False),
-    Column("report", "", right=False),
     Column("valid", "", right=False),
     Column("speed-up", "candidate over baseline, of valid models"),
     Column("drawn", "the speed-up, its interval, and a mark at the mean of its category", right=False),
-    Column("category", "", right=False),
     Column("mean", "of the category's valid models, geometric"),
+    Column("report", "", right=False),
 )
 
 
@@ -88,13 +88,13 @@ def architectures(models: Sequence[tuple[str, ModelResult]]) -> Grid:
         for name, model in members:
             speed = model.speedup
             rows.append([
+                category,
                 f"{model.model} {model.config}",
-                name,
                 Text("yes", style="green") if model.valid else Text("no", style="bold red"),
                 number(speed, ".3f"),
                 "" if speed is None else Bar(speed, ends := _known(model), mean, _beyond(ends)),
-                category,
                 number(mean, ".3f"),
+                name,
             ])  # fmt: skip
     return Grid("Speed-up of each architecture", _ARCHITECTURES, rows)
 

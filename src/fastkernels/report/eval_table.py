@@ -14,6 +14,7 @@ from fastkernels.report.layout import (
     Column,
     fitting,
     foot,
+    grouped,
     heading,
     interval,
     left_out,
@@ -81,6 +82,10 @@ def parts(report: EvalReport, verbose: bool = False, room: int | None = None) ->
     found.append(Text())
     for columns, rows, _ in shown.values():
         found += legend(columns, rows)
+    if any(workload.unstable for model in report.models for workload in model.workloads):
+        bound = f"{100 * UNSTABLE_HALF_WIDTH:.0f} %"
+        told = f"unstable: known to more than {bound} only; a quieter machine or --rounds 30 tells more"
+        found.append(Text(told, style="dim"))
     found += left_out(*(without for _, _, without in shown.values()))
     if report.unfinished:
         rounds = [
@@ -92,11 +97,6 @@ def parts(report: EvalReport, verbose: bool = False, room: int | None = None) ->
         found += [table(WORKLOADS, rounds), *([] if workloads else [Text(), *legend(WORKLOADS, rounds)])]
     if said := notes(report):
         found += [heading("Notes"), *map(Text, said)]
-    if any(workload.unstable for model in report.models for workload in model.workloads):
-        bound = f"{100 * UNSTABLE_HALF_WIDTH:.0f} %"
-        found.append(
-            Text(f"unstable: known to more than {bound} only; a quieter machine or --rounds 30 tells more")
-        )
     found += failures(
         ((model.model, model.config, "FAILED", model.failure) for model in report.models), verbose
     )
@@ -132,6 +132,7 @@ def model_cells(model: ModelResult, is_self_test: bool) -> list[str | Text]:
 
 
 def workload_cells(model: str, workload: WorkloadResult) -> list[str | Text]:
+    marks = ("unstable", workload.unstable), ("clipped", workload.clipped)
     return [
         model,
         workload.name,
@@ -139,7 +140,7 @@ def workload_cells(model: str, workload: WorkloadResult) -> list[str | Text]:
         workload.unit,
         f"{workload.ratio:.3f}",
         interval(workload.ratio_ci),
-        "clipped" if workload.clipped else "",
+        Text(", ".join(name for name, is_so in marks if is_so), style="bold yellow"),
     ]
 
 
@@ -183,7 +184,7 @@ def families(found: MacroEval) -> list[list[str]]:
 
 def notes(report: EvalReport) -> list[str]:
     """Of all models."""
-    return [f"{model.model}: {note}" for model in report.models for note in _notes(model)]
+    return grouped(f"{model.model}: {note}" for model in report.models for note in _notes(model))
 
 
 def _notes(model: ModelResult) -> Iterable[str]:

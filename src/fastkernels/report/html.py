@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fastkernels import __version__
 from fastkernels.report import charts, layout
-from fastkernels.report.document import Bar, Cell, Document, Grid
+from fastkernels.report.document import Bar, Cell, Document, Grid, Section
 from fastkernels.report.layout import Column
 
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -45,8 +45,13 @@ class _Shown:
 
 
 def text(document: Document) -> str:
-    """The whole page."""
-    sections = [(f"s{number}", section) for number, section in enumerate(document.sections, 1)]
+    """The whole page. Sections of level 3 are folded in the one of level 2 before them."""
+    sections: list[tuple[str, Section, list[Section]]] = []
+    for section in document.sections:
+        if section.level == 2:
+            sections.append((f"s{len(sections) + 1}", section, []))
+        else:
+            sections[-1][2].append(section)
     return _template().render(page=document, sections=sections, palette=PALETTE, version=__version__)
 
 

@@ -22,6 +22,7 @@ KINDS: dict[str, type[Report]] = {
 Asked = TypeVar("Asked", EvalReport, KernelReport)
 SCHEMA = 1  # of all kinds
 _NEXT = "Name a report that `fk` wrote with --json"
+_OTHERS = "What the programs under benchmarks/ wrote is in the tables of docs/benchmarks.md"
 _MAX_PROBLEMS = 3  # of one file, in one message
 _decode = json.JSONDecoder().raw_decode
 
@@ -55,9 +56,9 @@ def load(path: str | Path) -> Report:
         raise FileFormatError(path, "", f"not JSON that a report can hold: {error}") from None
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
-        raise FileFormatError(
-            path, "line 1", f"not a report of fk: 'kind' must be one of {', '.join(KINDS)}, not {kind!r}"
-        )
+        problem = f"not a report of fk: 'kind' must be one of {', '.join(KINDS)}, not {kind!r}. "
+        problem += _OTHERS if isinstance(kind, str) else _NEXT
+        raise FileFormatError(path, "line 1", problem)
     if data.get("schema", SCHEMA) != SCHEMA:
         problem = f"a report of schema {data['schema']}; this version of fk reads schema {SCHEMA}. "
         problem += "Read it with the version that wrote it, or make it again with this one"

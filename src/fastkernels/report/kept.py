@@ -26,7 +26,8 @@ def keep(report: mlflow.Logged) -> Path | None:
     if not resolve().tracking:
         return None
     begun = report.environment.started_at[:19].replace(":", "")
-    name = re.sub(r"[^\w.+-]+", "-", f"{begun}-{report.kind}-{mlflow.name(report)}")[:_MOST_CHARACTERS]
+    named = re.sub(r"[^\w.+-]+", "-", f"{begun}-{report.kind}-{mlflow.name(report)}")
+    name = named[:_MOST_CHARACTERS].strip("-")
     place = state_dir() / "reports" / f"{name}.html"
     try:
         files.write(json.dumps(report), place.with_suffix(".json"), "page")

@@ -21,6 +21,7 @@ from fastkernels.report.contracts import contracts, under
 from fastkernels.report.document import Bar, Block, Code, Fold, Grid, Line, Point, Scatter, Section
 from fastkernels.report.layout import (
     Column,
+    grouped,
     number,
     task_name,
 )
@@ -43,7 +44,7 @@ def sections(report: KernelReport) -> Iterable[Section]:
     yield Section("Nsight Compute", [*_profiles(report)])
     yield Section("Compute sanitizer", [*_sanitized(report)])
     yield Section("Failures", [*_row_failures(report)])
-    yield Section("Notes", [*report.shadowed, *report.notes])
+    yield Section("Notes", [*report.shadowed, *grouped(report.notes)])
     yield Section("Rows", [*_rows(report.rows)])
 
 

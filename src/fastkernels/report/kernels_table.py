@@ -16,6 +16,7 @@ from fastkernels.report.layout import (
     Column,
     fitting,
     foot,
+    grouped,
     heading,
     indented,
     interval,
@@ -91,7 +92,7 @@ def parts(report: KernelReport, verbose: bool = False, room: int | None = None) 
     found += tools_table.of_report(report)
     if report.shadowed:
         found += [heading("Candidates that do not reach the tasks above them"), *map(Text, report.shadowed)]
-    notes = [*report.notes, *_compile_notes(report.rows)]
+    notes = grouped([*report.notes, *_compile_notes(report.rows)])
     if notes:
         found += [heading("Notes"), *map(Text, notes)]
     return [*found, *_summary(report)]

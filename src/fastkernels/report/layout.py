@@ -3,7 +3,7 @@ width."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import TextIO
@@ -165,6 +165,20 @@ def separation(levels: Sequence[str]) -> list[Text]:
     return [Text(f"workers are separated by: {', '.join(levels)}", style="dim")] if levels else []
 
 
+def grouped(notes: Iterable[str]) -> list[str]:
+    """Notes `place: what`: those of several places that say the same are one, with the first place and the
+    number of others."""
+    places: dict[str, list[str]] = {}
+    for note in notes:
+        place, colon, what = note.partition(": ")
+        places.setdefault(what if colon else note, []).append(place if colon else "")
+    found = []
+    for what, at in places.items():
+        others = f" and {len(at) - 1} more" if len(at) > 1 else ""
+        found.append(f"{at[0]}{others}: {what}" if at[0] else what)
+    return found
+
+
 def heading(text: str) -> RenderableType:
     return Text(f"\n{text}", style="bold")
 
@@ -173,20 +187,18 @@ def indented(*parts: RenderableType) -> RenderableType:
     return Padding(Group(*parts), (0, 0, 0, 2))
 
 
-def show(parts: Sequence[RenderableType], stream: TextIO) -> None:
-    """Print to `stream`, with colours and folding on a terminal."""
+def show(parts: Sequence[RenderableType], stream: TextIO, *, fold: bool = False) -> None:
+    """Print to `stream`, with colours and folding on a terminal; fold: folded elsewhere, too."""
     if stream.isatty():
         Console(file=stream).print(*parts, sep="\n")
     else:
-        stream.write(plain(parts))
+        stream.write(plain(parts, ROOM if fold else _PIPE_WIDTH))
     stream.flush()
 
 
-def plain(parts: Sequence[RenderableType]) -> str:
+def plain(parts: Sequence[RenderableType], width: int = _PIPE_WIDTH) -> str:
     """Text without colours and trailing blanks."""
     buffer = StringIO()
-    console = Console(
-        file=buffer, width=_PIPE_WIDTH, color_system=None, force_terminal=False, legacy_windows=False
-    )
+    console = Console(file=buffer, width=width, color_system=None, force_terminal=False, legacy_windows=False)
     console.print(*parts, sep="\n")
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"

@@ -67,7 +67,7 @@ def _eval_leaders(title: str, members: Sequence[Named]) -> Iterable[Block]:
         models = [f"{m.model} {m.config}" for m in report.models]
         rows.append([
             name,
-            ", ".join(report.candidates) or "self-test",
+            ", ".join([one.name for one in report.judged] or report.candidates) or "self-test",
             ", ".join(models) if len(models) <= 4 else f"{len(models)} models",
             number(score and score.score, ".4f"),
             interval(score.score_ci) if score else "",

@@ -101,7 +101,7 @@ def _judged(report: Logged) -> Sequence[CandidateFiles]:
 def name(report: Logged) -> str:
     """Of its run: what was judged."""
     if isinstance(report, EvalReport):
-        return "+".join(report.candidates) or "self-test"
+        return "+".join([one.name for one in report.judged] or report.candidates) or "self-test"
     if isinstance(report, GateReport):
         return f"{report.head} over {report.base}"
     return "+".join(dict.fromkeys(row.candidate for row in report.rows)) or "empty"

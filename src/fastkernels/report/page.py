@@ -60,9 +60,10 @@ def of(reports: Sequence[Named]) -> Document:
 
 
 def _short(reports: Sequence[Named]) -> list[Named]:
-    """The names without the folder that all are in."""
+    """The names without the folder that all are in, and without what every report ends with."""
     shared = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name, _ in reports])
-    return [(os.path.relpath(name, shared), report) for name, report in reports]
+    names = (os.path.relpath(name, shared).removesuffix(".gz").removesuffix(".json") for name, _ in reports)
+    return [(name, report) for name, (_, report) in zip(names, reports)]
 
 
 def of_comparison(before: Named, after: Named, found: Comparison) -> Document:
@@ -72,7 +73,7 @@ def of_comparison(before: Named, after: Named, found: Comparison) -> Document:
         "The two reports",
         (Column("of", "", right=False), Column("before", "", right=False), Column("after", "", right=False)),
         [
-            ["file", before[0], after[0]],
+            ["report", before[0], after[0]],
             ["what", title_of(before[1]), title_of(after[1])],
             ["made", made(before[1].environment), made(after[1].environment)],
             *([name, *values] for name, values in found.totals.items()),

@@ -70,11 +70,17 @@ def is_bad(one: Sanitized) -> bool:
 
 def said_of(one: Sanitized) -> list[str]:
     """A line, and one for each finding."""
-    said = one.problem or (f"{one.errors} errors, by kernel and line" if one.errors else "nothing found")
+    said = one.problem or (_counted(one) if one.errors else "nothing found")
     lines = [f"{one.candidate}  {one.task} {one.case}  {one.tool}: {said}", *map(_told, one.findings)]
     if one.errors and not one.findings:
         lines.append("none of them names a kernel: see compute-sanitizer's own output")
     return lines
+
+
+def _counted(one: Sanitized) -> str:
+    placed = sum(finding.count for finding in one.findings)
+    of_them = "" if placed == one.errors else f", {placed} of them"
+    return f"{one.errors} errors{of_them} by kernel and line"
 
 
 def _told(finding: Finding) -> str:

@@ -61,6 +61,7 @@ def test_a_process_that_dies_is_told_and_its_place_taken_again(monkeypatch, serv
     assert {done.reason for done in ended} == {f"its process ended with exit code {code}"}
 
 
+@pytest.mark.whole
 def test_a_case_that_hangs_is_ended_and_its_place_taken_again(monkeypatch):
     monkeypatch.setattr(lanes, "_serve", hanging)
     monkeypatch.setattr(lanes, "_places", lambda *_: [place()])

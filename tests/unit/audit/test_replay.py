@@ -62,7 +62,15 @@ def test_another_recording_takes_the_place_of_the_last() -> None:
         assert torch.equal(stack(torch.tensor([7.0])), right)
 
 
-@pytest.mark.parametrize("task", ["L3/text_encoder", "L3/vae_decoder", "L4/siglip2", "L4/flux"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "L3/text_encoder",
+        pytest.param("L3/vae_decoder", marks=pytest.mark.whole),
+        "L4/siglip2",
+        pytest.param("L4/flux", marks=pytest.mark.whole),
+    ],
+)
 def test_every_mistake_costs_the_same(task: str) -> None:
     """Of tasks whose modules have blocks and change no argument, the first tiny case."""
     subject = subject_of(registry.cases(registry.task(task), size="tiny")[0])

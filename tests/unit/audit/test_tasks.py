@@ -40,10 +40,26 @@ def told(row: AuditRow) -> str:
     return f"{row.task} {row.case}: {bad}"
 
 
-@pytest.mark.parametrize(("entry", "variant"), VARIANTS, ids=[f"{e.id}:{v}" for e, v in VARIANTS])
+def each(levels: tuple[int, ...]) -> pytest.MarkDecorator:
+    of_levels = [(entry, variant) for entry, variant in VARIANTS if entry.level in levels]
+    ids = [f"{entry.id}:{variant}" for entry, variant in of_levels]
+    return pytest.mark.parametrize(("entry", "variant"), of_levels, ids=ids)
+
+
+@each(levels=(1, 2, 3))
 def test_wrong_kernels_fail_and_right_ones_pass(entry: TaskEntry, variant: str) -> None:
     if entry.rule == "sampler":
         pytest.skip("below, over several cases")
+    admitted_or_excepted(entry, variant)
+
+
+@each(levels=(4,))
+def test_wrong_kernels_fail_in_whole_models(entry: TaskEntry, variant: str) -> None:
+    """Of mistakes that their parts have shown above: each takes seconds."""
+    admitted_or_excepted(entry, variant)
+
+
+def admitted_or_excepted(entry: TaskEntry, variant: str) -> None:
     for case in chosen(entry, variant):
         row = audit_case(entry, case, "cpu", SEED)
         assert row.admitted == (not refused(entry, case.id, "cpu")), told(row)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,6 @@ def test_what_does_not_work_says_how_to_get_it(found: dict) -> None:
         "triton interpreter",
         "compiler",
         "cpu threads",
-        "flashinfer",
         "mlflow",
         "isolation",
     } <= set(checks)
@@ -39,8 +39,24 @@ def test_what_does_not_work_says_how_to_get_it(found: dict) -> None:
         assert check["works"] or check["fix"] or name == "triton", check
     # Whatever this machine allows, the probe itself must have run.
     assert checks["isolation"]["detail"].startswith("workers are separated by processes, environment, home")
-    if not checks["flashinfer"]["works"]:
-        assert checks["flashinfer"]["fix"] == "pip install -e '.[gpu]' in the checkout"
+
+
+def test_libraries_say_what_they_implement_and_how_to_get_them(found: dict) -> None:
+    libraries = {library["name"]: library for library in found["libraries"]}
+    assert {"deep_gemm", "fla", "flashinfer", "liger", "quack", "sgl_kernel", "vllm"} <= set(libraries)
+    assert {"rms_norm", "prefill_attention"} <= set(libraries["flashinfer"]["kernels"])
+    for library in libraries.values():
+        assert bool(library["version"]) != bool(library["fix"]), library
+    if not libraries["flashinfer"]["version"]:
+        assert libraries["flashinfer"]["fix"] == "pip install -e '.[gpu]' in the checkout"
+
+
+def test_versions_are_those_of_the_distribution_that_brought_the_package(monkeypatch) -> None:
+    monkeypatch.setattr(diagnosis.metadata, "version", {"flash-attn": "2.8", "flash-attn-4": "4.0"}.get)
+    owners = {"flash_attn": ["flash-attn", "flash-attn-4"]}
+    assert diagnosis._version("flash_attn", "flash_attn", owners) == "flash-attn 2.8"
+    assert diagnosis._version("flash_attn_4", "flash_attn.cute", owners) == "flash-attn-4 4.0"
+    assert diagnosis._version("quack", "quack", owners) == "installed"
 
 
 def test_machine(found: dict) -> None:
@@ -57,8 +73,10 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", hangs)
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 0
-    for text in ("Machine", "What works here", "Settings", "no answer in", "registry/settings.yaml"):
-        assert text in result.stdout
+    shown = "Machine", "What works here", "Libraries", "Settings", "no answer in", "registry/settings.yaml"
+    assert all(text in result.stdout for text in shown)
+    diagnoses, _, _ = result.stdout.partition("Settings")  # after which come paths
+    assert max(map(len, diagnoses.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(("together", "works"), [(0.02, True), (0.05, True), (0.07, False)])
@@ -92,7 +110,8 @@ def test_a_state_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("built", [True, False])
 def test_flashinfer_that_compiles_is_told_from_one_that_is_built(monkeypatch, built: bool) -> None:
     here = {"flashinfer", "flashinfer_jit_cache"} if built else {"flashinfer"}
-    monkeypatch.setattr(diagnosis.importlib.util, "find_spec", lambda name: name in here or None)
-    (check,) = (check for check in diagnosis._packages() if check.name == "flashinfer kernels")
+    spec = ModuleSpec("found", None, origin="a file")
+    monkeypatch.setattr(diagnosis.importlib.util, "find_spec", lambda name: spec if name in here else None)
+    (check,) = diagnosis._flashinfer()
     assert check.works is built
     assert built or "flashinfer-jit-cache" in check.fix

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fastkernels import registry
-from fastkernels.cli import main
+from fastkernels.cli import main, output
 
 
 def fk(*arguments: str) -> Result:
@@ -41,6 +41,16 @@ def test_plain_text_in_a_pipe_is_not_cut() -> None:
     assert len(lines) == 1 + len(registry.tasks())
     assert any(registry.task("L1/prefill_attention").summary in line for line in lines)
     assert "\x1b" not in result.stdout
+
+
+def test_a_row_has_one_line_of_a_terminal() -> None:
+    rows = [["name", "count", "text"], ["a", "12", "word " * 40], ["b", "3", "short"]]
+    cut, is_cut = output._cut(rows, [False, True, False], 60)
+    assert len("name") + len("count") + len(cut[0][2]) + 3 * 2 == 60
+    assert is_cut
+    assert cut[0][2].endswith("…")
+    assert cut[1] == rows[2]
+    assert output._cut(rows, [False, True, False], 300) == (rows[1:], False)
 
 
 def test_architectures_and_map() -> None:

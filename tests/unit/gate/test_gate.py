@@ -22,7 +22,7 @@ from tests.unit.gate.conftest import Machine, Runs
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "candidates"
 CASE = "llama-tiny-T16-D64-f32"
-SEEDS = range(20)
+SEEDS = [*range(5), *(pytest.param(seed, marks=pytest.mark.whole) for seed in range(5, 20))]
 
 
 def gate(head: str = "slower", base: str | None = "faster", **arguments) -> GateReport:

@@ -217,7 +217,32 @@ static void copy_4d(u32 to, const void* map, u32 barrier, int a, int b, int c, i
     copy(to, map, barrier, {a, b, c, d});
 }
 static void prefetch_map(const void*) {}
+static void prefetch_3d(const void*, int, int, int) {}
+static void prefetch_4d(const void*, int, int, int, int) {}
 static void follow() {}
+
+// cp.async: what a thread asked for comes when it waits, no sooner.
+typedef std::vector<std::function<void()>> Copies;
+static std::vector<Copies> asked[384];  // by thread: groups, the last one open
+static Copies& open_group() {
+    std::vector<Copies>& groups = asked[current->thread];
+    if (groups.empty()) groups.emplace_back();
+    return groups.back();
+}
+static void copy_16(u32 to, const void* from, int bytes) {
+    open_group().push_back([=] {
+        memset(at(to), 0, 16);
+        memcpy(at(to), from, bytes);
+    });
+}
+static void copies_commit() { open_group(), asked[current->thread].emplace_back(); }
+template <int N> void copies_wait() {
+    std::vector<Copies>& groups = asked[current->thread];
+    while ((int)groups.size() - 1 > N) {
+        for (auto& copy : groups.front()) copy();
+        groups.erase(groups.begin());
+    }
+}
 
 // --- arithmetic ---
 
@@ -227,6 +252,7 @@ static float __int_as_float(u32 bits) {
     return x;
 }
 static int __popc(u32 x) { return __builtin_popcount(x); }
+static float __fdividef(float a, float b) { return a / b; }
 static float exp2_fast(float x) { return exp2f(x); }
 static float log2_fast(float x) { return log2f(x); }
 static u32 narrowed(float x) {
@@ -247,6 +273,7 @@ static float element_at(u32 address) {
 static void wgmma_fence() { __syncwarp(); }
 static void wgmma_commit() { __syncwarp(); }
 template <int N, int R> void wgmma_wait(float (&)[R]) { __syncwarp(); }
+template <int N> void wgmma_wait() { __syncwarp(); }
 template <int R> void held(u32 (&)[R]) {}
 static u32 begin_of(u64 desc) { return (desc & 0x3fff) << 4; }
 static u32 along_of(u64 desc) { return (desc >> 16 & 0x3fff) << 4; }
@@ -291,6 +318,14 @@ static u16 plain(u32 address) {
     u16 x;
     memcpy(&x, at(address), 2);
     return x;
+}
+static u32 transposed(u32 pair) {
+    u32 answer = 0;
+    for (int i = 0; i < 2; ++i) {
+        u32 word = exchanged(pair, (LANE % 4 * 2 + i) * 4 + LANE / 8);
+        answer |= (word >> 16 * (LANE / 4 % 2) & 0xffff) << 16 * i;
+    }
+    return answer;
 }
 static void matrix_load(u32 (&r)[4], u32 from) {
     for (int i = 0; i < 4; ++i) {

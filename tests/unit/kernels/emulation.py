@@ -23,8 +23,9 @@ COMPILER = shutil.which("g++")
 IN_PTX = (
     "shared_address",
     "barrier_init", "barrier_expect", "barrier_arrive", "barrier_wait", "threads_sync",
-    "threads_arrive", "follow", "copy_3d", "copy_4d", "prefetch_map", "exp2_fast", "log2_fast", "pack",
-    "unpack", "matrix_load", "matrix_load_transposed", "multiply",
+    "threads_arrive", "follow", "copy_3d", "copy_4d", "prefetch_map", "prefetch_3d", "prefetch_4d",
+    "exp2_fast", "log2_fast", "pack", "unpack", "matrix_load", "matrix_load_transposed", "multiply",
+    "copy_16", "copies_commit", "copies_wait", "transposed",
 )  # fmt: skip
 RUN = """
 extern "C" void run(const Params* p, int x, int y, int z, int threads) {
@@ -44,7 +45,9 @@ extern "C" void run(const Params* p, int x, int y, int z, int threads) {
 def for_a_cpu(name: str, constant: dict[str, int]) -> str:
     text = source(name, constant)
     text = re.sub(r"#ifdef WATCHDOG.*?#else\n(.*?)#endif\n", r"\1", text, flags=re.DOTALL)
-    text = re.sub(r"DEVICE void wgmma_fence.*?(?=// Prefill: )", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r"DEVICE void wgmma_fence.*?(?=// (?:Prefill|Grouped products): )", "", text, flags=re.DOTALL
+    )
     for function in IN_PTX:
         text = _without(text, function)
     text = re.sub(r"typedef unsigned [\w ]+;", "", text)
@@ -63,7 +66,7 @@ def for_a_cpu(name: str, constant: dict[str, int]) -> str:
 
 
 def _without(text: str, function: str) -> str:
-    while match := re.search(rf"DEVICE \w+ {function}\(", text):
+    while match := re.search(rf"(?:template <[^>]*> )?DEVICE \w+ {function}\(", text):
         depth, end = 0, text.index("{", match.end())
         while True:
             depth += {"{": 1, "}": -1}.get(text[end], 0)

@@ -17,7 +17,7 @@ from tests.attention_case import attention_case
 from tests.unit.kernels.hopper import MOST_SHARED
 
 MODULES: dict[str, Any] = {"prefill_attention": prefill, "decode_attention": decode}
-# Bytes: of decode outside its loop; of prefill's warps that load, which have 32 registers beside three warpgroups.
+# Bytes: of decode outside its loop; of prefill's loading warps, with 32 registers beside three warpgroups.
 SPILLED = {("decode_attention", 256): 64, ("prefill_attention", 64): 144}
 MULTIPROCESSOR = 228 * 1024  # bytes of shared memory; a block takes 1 KiB more than it asks for
 

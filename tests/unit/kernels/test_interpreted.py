@@ -54,6 +54,7 @@ PARTS = {
         "test_sample.py",
         "test_diffusion.py",
         "test_vision.py",
+        "test_providers_more.py",
         "../examples/test_triton_example.py",
     ],
 }

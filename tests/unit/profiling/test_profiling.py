@@ -180,11 +180,13 @@ def test_a_call_is_made(monkeypatch: pytest.MonkeyPatch, warm: bool) -> None:
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Programs on PATH that note how they were called and print a sample."""
 
-    def install(program: str, says: str, status: int = 0) -> Path:
+    def install(program: str, says: str, status: int = 0, errs: str = "") -> Path:
         file = tmp_path / program
         file.with_suffix(".says").write_text(says)
         calls = f'echo "$PYTORCH_NO_CUDA_MEMORY_CACHING $@" >> {tmp_path}/calls'
-        file.write_text(f"#!/bin/sh\n{calls}\ncat {file.with_suffix('.says')}\nexit {status}\n")
+        file.write_text(
+            f"#!/bin/sh\n{calls}\ncat {file.with_suffix('.says')}\necho '{errs}' >&2\nexit {status}\n"
+        )
         file.chmod(0o755)
         return tmp_path / "calls"
 
@@ -214,6 +216,10 @@ def test_columns_of_ncu(installed, judged) -> None:
     text = table.text(found)
     assert "limited by memory bandwidth (4012 GB/s): 84 % of its peak" in text
     assert KernelReport.model_validate_json(found.model_dump_json(by_alias=True)) == found
+    unstable = report.rows[0].model_copy(update={"verdict": "UNSTABLE"})
+    found = of_report.with_profiles(report.model_copy(update={"rows": (unstable,)}), sets, print)
+    assert found.rows[0].profile is None
+    assert any("fk profile --target L1/rms_norm --candidates" in note for note in found.notes)
     installed("ncu", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission")
     assert any("run as root" in note for note in of_report.with_profiles(report, sets, print).notes)
     installed("ncu", "==PROF== nothing", status=1)
@@ -230,6 +236,11 @@ def test_findings_behind_the_verdicts(installed, judged) -> None:
     assert exit_code(found) == 1, "a kernel of the candidate's own"
     line = "Invalid __global__ write of size 4 bytes, kernel ns::scale at /tmp/mine/scale.cu:14 (2 times)"
     assert line in table.text(found)
+    assert "memcheck: 3 errors, 2 of them by kernel and line" in table.text(found)
+    clean = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"
+    installed("compute-sanitizer", clean, status=1, errs="CUDA error: an illegal memory access")
+    crashed = of_report.with_sanitizer(report, sets, lambda step: None).sanitized[0]
+    assert crashed.problem == "nothing found until the call failed: CUDA error: an illegal memory access"
     installed("compute-sanitizer", OTHERS)
     others = of_report.with_sanitizer(report, sets, lambda step: None)
     assert exit_code(others) == 0
@@ -266,7 +277,9 @@ def test_bad_requests(arguments: list[str], code: int, told: str) -> None:
     assert (result.exit_code, told in result.stderr) == (code, True), result.stderr
 
 
-@pytest.mark.parametrize("model", ["llama", pytest.param("dinov3", marks=pytest.mark.whole)])
+@pytest.mark.parametrize(
+    "model", ["llama", *(pytest.param(name, marks=pytest.mark.whole) for name in ("dinov3", "qwen2_vl"))]
+)
 def test_a_trace_of_a_model(tmp_path: Path, model: str) -> None:
     out = tmp_path / "run.trace.json.gz"
     arguments = ["--requests", "1", "--input-len", "8", "--output-len", "2", "--quiet", "--device", "cpu"]

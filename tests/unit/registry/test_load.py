@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -57,34 +58,46 @@ def test_yaml(copied: Path, file: str, old: str, new: str, at: str, problem: str
 
 
 @pytest.mark.parametrize(
-    ("damage", "problem"),
+    ("number", "damage", "problem"),
     [
-        (lambda line: line[:-5], "column"),
-        (
-            lambda line: line.replace('"size":"tiny"', '"size":"small"').replace(
-                '"size":"full"', '"size":"small"'
-            ),
-            "small",
-        ),
-        (lambda line: line.replace("L1/glu", "L1/gul"), "L1/gul"),
+        (7, lambda line: line[:-5], "column"),
+        (7, lambda line: "[]", "Input should be"),
+        (2, lambda line: line.replace('"init":', '"initial":'), "init"),
+        (2, lambda line: line.replace('"phase":', '"size":"small","phase":'), "small"),
+        (2, lambda line: line.replace('"inputs":', '"task":"L1/gul","inputs":'), "L1/gul"),
     ],
 )
-def test_jsonl(copied: Path, damage, problem: str) -> None:
+def test_cases(copied: Path, number: int, damage, problem: str) -> None:
     path = copied / "cases" / "L1" / "glu.jsonl"
     lines = path.read_text().splitlines()
-    lines[6] = damage(lines[6])
+    lines[number - 1] = damage(lines[number - 1])
     path.write_text("\n".join(lines))
     with pytest.raises(FileFormatError) as caught:
         registry.cases("L1/glu")
     assert caught.value.path == path
-    assert caught.value.where == "line 7"
+    assert caught.value.where == f"line {number}"
+    assert problem in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [({"size": "small"}, "small"), ({"dtype": None}, "dtype"), (None, "size: Field required")],
+)
+def test_a_wrong_heading_is_told_of_the_first_case_below_it(copied: Path, changed, problem: str) -> None:
+    path = copied / "cases" / "L1" / "glu.jsonl"
+    heading, *lines = path.read_text().splitlines()
+    above = [] if changed is None else [json.dumps({**json.loads(heading), **changed})]
+    path.write_text("\n".join([*above, *lines]))
+    with pytest.raises(FileFormatError) as caught:
+        registry.cases("L1/glu")
+    assert caught.value.where == f"line {len(above) + 1}"
     assert problem in caught.value.problem
 
 
 def test_a_case_id_given_twice(copied: Path) -> None:
     path = copied / "cases" / "L1" / "glu.jsonl"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines, lines[0]]))
+    path.write_text("\n".join([*lines, lines[-1]]))
     with pytest.raises(FileFormatError, match=rf"line {len(lines) + 1}: id .* is taken"):
         registry.cases("L1/glu")
 

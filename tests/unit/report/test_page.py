@@ -177,13 +177,13 @@ def test_a_page_of_models_has_a_bar_for_each_by_category_and_the_transfer(everyt
     assert text.count('class="mean"') == 1
     assert "L1/rms_norm 7 91 100.0 0.90" in told
     assert "fk eval --model other --size tiny --candidates" in told
-    assert "other tiny no Vision" in told
+    assert "Vision other tiny no" in told
 
 
 def test_several_reports_stand_beside_each_other_by_kind_and_device(everything):
     titles = [section.title for section in everything["several"].sections if section.level == 2]
     assert [title.partition(" on ")[0] for title in titles] == [
-        "Leaderboard: fk eval", "Leaderboard: fk kernels", "k.json", "e.json", "x.json",
+        "Leaderboard: fk eval", "Leaderboard: fk kernels", "k", "e", "x",
     ]  # fmt: skip
     assert "Over different cases: these means stand beside each other" in words(everything["several"])
 
@@ -253,6 +253,8 @@ def test_proposed_commands_are_such_as_fk_takes(kernel_report, eval_report, tmp_
     assert lines["after kernels"].startswith("fk eval --model ")
     assert lines["after kernels"].endswith("mine'"), "the best of them goes on"
     assert commands.following(right.model_copy(update={"complete": False})) is None
+    fast = {"complete": False, "request": {**asked, "fail_fast": True}}
+    assert commands.following(kernels.model_copy(update=fast)) == commands.following(kernels)
     assert "--tp 2" in lines["on ranks"], "the same group of ranks"
     assert "--ep" not in lines["on ranks"], "one is the default"
     assert lines["after valid ones"] == "fk gate 'my folder/mine' --base origin/main"
@@ -275,11 +277,13 @@ def test_bad_input_of_fk_report_is_named_with_the_next_step(kernel_report, tmp_p
     Path("empty.json").write_text("")
     Path("cut.json.gz").write_bytes(b"\x1f\x8b\x08\x00")
     Path("later.json").write_text(text.replace('"schema": 1', '"schema": 2'))
+    Path("other.json").write_text(text.replace('"kind": "kernels"', '"kind": "parity"'))
     Path("h200.json").write_text(text.replace(kernel_report.environment.device, "NVIDIA H200"))
     for words_of, told in (
         ("empty.json", "empty.json: empty: .* Name a report that `fk` wrote"),
         ("cut.json.gz", "not compressed by gzip, or cut off. Name a report"),
         ("later.json", "line 3: a report of schema 2; .* make it again"),
+        ("other.json", "not 'parity'. .* tables of docs/benchmarks.md"),
         ("none.json", "No such file or directory. Name a report"),
         ("--compare good.json h200.json", "two devices do not compare. .* --force"),
         ("good.json --html .", "name a file"),
@@ -304,7 +308,9 @@ def test_fk_report_writes_a_page_and_a_comment_or_shows_a_table(kernel_report, t
         assert "fk kernels" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         cli.main(["report", "a.json", "--html", "page.html", "--markdown", "-"])
-    assert capsys.readouterr().out.startswith("### fk kernels on")
+    said = capsys.readouterr()
+    assert said.out.startswith("### fk kernels on")
+    assert said.err == "page  page.html\n"
     assert Page(Path("page.html").read_text()).of("h1")
 
 

@@ -124,6 +124,13 @@ def test_notes_and_what_cannot_be_served(kernel_report):
     assert "flashinfer is not installed" in text
 
 
+def test_what_is_noted_of_many_cases_is_one_note(kernel_report):
+    notes = [f"L1/glu case-{n}: the candidate cannot be captured: Error: why" for n in range(3)]
+    text = table.text(kernel_report.model_copy(update={"notes": (*notes, "events cost 1.2 us")}))
+    assert "L1/glu case-0 and 2 more: the candidate cannot be captured: Error: why\n" in text
+    assert text.count("cannot be captured") == text.count("\nevents cost 1.2 us\n") == 1
+
+
 def test_the_legend_is_printed_once_for_several_tasks(kernel_report):
     other = kernel_report.rows[0].model_copy(update={"task": "L1/glu"})
     text = table.text(kernel_report.model_copy(update={"rows": (*kernel_report.rows, other)}))
@@ -156,6 +163,17 @@ def test_eval_tables(eval_report):
     )
     assert "Vision" in text
     assert "at cand/L1/rms_norm.py:17" in text
+
+
+def test_a_workload_whose_ratio_is_not_known_is_marked(eval_report):
+    llama, *others = eval_report.models
+    first, *rest = llama.workloads
+    wide = first.model_copy(update={"ratio_ci": (0.5 * first.ratio, 2 * first.ratio)})
+    models = (llama.model_copy(update={"workloads": (wide, *rest)}), *others)
+    text = table.text(eval_report.model_copy(update={"models": models}))
+    (marked,) = [found for found in text.splitlines() if found.endswith("unstable")]
+    assert first.name in marked
+    assert "unstable: known to more than 5 % only" in text
 
 
 def test_a_self_test_says_so(eval_report):

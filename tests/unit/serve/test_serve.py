@@ -117,6 +117,30 @@ def test_chats_are_those_of_the_engine(client: openai.OpenAI, llm: LLM) -> None:
     assert whole.usage.total_tokens == 256, "a chat goes on to the model's length"
 
 
+def test_requests_of_vllm_bench_serve_are_answered_as_it_reads_them(server: Server) -> None:
+    """Bodies and headers of vLLM 0.26's client, with every sampling option of its command line."""
+    sampling = {
+        "temperature": 0.0, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "frequency_penalty": 0.1,
+        "presence_penalty": 0.1, "repetition_penalty": 1.1,
+    }  # fmt: skip
+    streamed = {"model": "llama", "stream": True, "stream_options": {"include_usage": True}}
+    text = {"prompt": "w3 w4 w5", "repetition_penalty": 1.0, "max_tokens": 16, "logprobs": None}
+    content = [{"type": "text", "text": "w3 w4 w5"}]
+    chat = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 16}
+    for path, own, prompt_len in (("completions", text, 3), (CHAT, chat, 4)):
+        for more in ({}, sampling):
+            body = {**streamed, **own, "ignore_eos": True, **more}
+            headers = {"authorization": f"Bearer {KEY}", "x-request-id": "bench-1"}
+            answer = httpx.post(f"{server.url}/v1/{path}", json=body, headers=headers, timeout=60)
+            assert answer.status_code == 200, answer.text
+            *events, done = [event.removeprefix("data: ") for event in answer.text.split("\n\n") if event]
+            assert done == "[DONE]"
+            *pieces, last = [json.loads(event) for event in events]
+            assert all(len(piece["choices"]) == 1 for piece in pieces), "each is a token's time"
+            assert last["choices"] == [], "or its usage would not be read"
+            assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (prompt_len, 16)
+
+
 def test_what_is_served_is_told_to_those_with_the_key(server: Server, client: openai.OpenAI) -> None:
     (card,) = client.models.list().data
     assert (card.id, card.max_model_len, card.vocab_size) == ("llama", 256, 256)

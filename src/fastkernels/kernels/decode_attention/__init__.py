@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.decode_attention import reference
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.work import Tally
 
 
@@ -36,6 +37,22 @@ _decode_attention = Kernel(
         Implementation("flash_attn", f"{__name__}.flash_attn", requires=("flash_attn",), extra="flash-attn"),
         Implementation("hopper", f"{__name__}.hopper"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
+        Implementation("vllm", f"{PROVIDERS}.vllm_attention", requires=("vllm",), extra="vllm"),
+        Implementation(
+            "flash_attn_3",
+            f"{PROVIDERS}.flash_attn_3",
+            requires=("flash_attn_interface",),
+            extra="flash-attn-3",
+        ),
+        Implementation(
+            "flash_attn_4",
+            f"{PROVIDERS}.flash_attn_4",
+            requires=("flash_attn.cute", "cutlass"),
+            extra="flash-attn-4",
+        ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_BHK, *_: q_BHK.shape[0],
     work=_work,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.dense_attention import reference
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.work import Tally, visible_pairs
 
 
@@ -47,6 +48,22 @@ _dense_attention = Kernel(
         Implementation("aten_flash", f"{__name__}.aten_flash"),
         Implementation("triton", f"{__name__}.triton"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
+        Implementation("vllm", f"{PROVIDERS}.vllm_attention", requires=("vllm",), extra="vllm"),
+        Implementation(
+            "flash_attn_3",
+            f"{PROVIDERS}.flash_attn_3",
+            requires=("flash_attn_interface",),
+            extra="flash-attn-3",
+        ),
+        Implementation(
+            "flash_attn_4",
+            f"{PROVIDERS}.flash_attn_4",
+            requires=("flash_attn.cute", "cutlass"),
+            extra="flash-attn-4",
+        ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
     work=_work,

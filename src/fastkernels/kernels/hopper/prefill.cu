@@ -166,10 +166,7 @@ constexpr int SCORES = TILE / 2;  // of a thread: two rows, a quarter of the key
 constexpr int WEIGHTS = TILE / 4;  // registers of two
 constexpr int OUTPUTS = DIMS / 2;
 
-constexpr u64 ROWS_DESC = (1ull << 62) | (64ull << 32) | (1ull << 16);  // 128-byte swizzle, rows of 64 elements
 constexpr u64 COLUMNS_DESC = (1ull << 62) | (64ull << 32) | ((u64)(PANEL_BYTES >> 4) << 16);
-DEVICE u64 address_desc(u32 address) { return (address & 0x3FFFF) >> 4; }
-
 template <int S> DEVICE void issue_scores(float (&s)[S], u64 q_desc, u32 k_tile) {
     u64 k_desc = ROWS_DESC | address_desc(k_tile);
     wgmma_fence();
@@ -246,22 +243,6 @@ template <int S> DEVICE void narrow(u32 (&w)[WEIGHTS], const float (&s)[S]) {
 // cores idle. (x is not negative.)
 DEVICE void computed(float x) { __syncwarp(x < 0.f ? 1 : ~0u); }
 
-// The four lanes of a quad hold two neighbouring columns in each of four groups of eight: afterwards each lane
-// holds one group.
-DEVICE void transpose_quad(u32 (&w)[4]) {
-    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        u32 other = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
-        (odd ? w[i] : w[i + 1]) = other;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        u32 other = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
-        (high ? w[i] : w[i + 2]) = other;
-    }
-}
-
 // Before V is read: of the tile that begins at key `start` what lies outside keys first .. end - 1. Each warpgroup
 // clears all of it, for itself.
 DEVICE void clear_unseen(u32 v_tile, int start, int width, int first, int end) {
@@ -282,21 +263,6 @@ DEVICE void leave_part(const float (&o)[OUTPUTS], const float (&top)[2], const f
     float* also = p.split_lse + (long long)slot * 4 * CONSUMERS + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < 2; ++i) __stcg(also + i * CONSUMERS, top[i]), __stcg(also + (2 + i) * CONSUMERS, sum[i]);
-}
-
-// For a warpgroup: whether the other parts are there. The counter is left at zero.
-DEVICE bool comes_last(int* counter, int parts, volatile int* last_one) {
-    int name = GROUPS + 1 + threadIdx.x / 128;
-    __threadfence();
-    threads_sync(name, 128);
-    if (threadIdx.x % 128 == 0) {
-        bool last = atomicAdd(counter, 1) == parts - 1;
-        if (last) *counter = 0;
-        __threadfence();
-        *last_one = last;
-    }
-    threads_sync(name, 128);
-    return __any_sync(~0u, *last_one);
 }
 
 DEVICE void add_parts(float (&o)[OUTPUTS], float (&top)[2], float (&sum)[2], int slot, int parts, const Params& p) {
@@ -440,7 +406,7 @@ DEVICE void attend(const Params& p, u32 q_tile, u32 k_tiles, u32 v_tiles, const 
         for (int i = 0; i < 2; ++i) top[i] *= p.scale_log2, sum[i] = quad_sum(sum[i]);
         if (SPLIT && __any_sync(~0u, parts > 1)) {
             leave_part(o, top, sum, unit * p.splits + split, p);
-            if (!comes_last(p.counters + 2 + unit * GROUPS + group, parts, last_one + group)) continue;
+            if (!comes_last(p.counters + 2 + unit * GROUPS + group, parts, last_one + group, GROUPS + 1 + group)) continue;
             add_parts(o, top, sum, unit * p.splits, parts, p);
         }
 #pragma unroll

@@ -10,26 +10,44 @@ _FOLDER = Path(__file__).parent
 def source(name: str, constants: dict[str, int]) -> str:
     """One translation unit: the kernel `name` with its constants."""
     head = "".join(f"#define {key} {value}\n" for key, value in constants.items())
-    parts = [head, (_FOLDER / "common.cu").read_text()]
-    if name == "prefill":
-        half = "bf16" if constants["BF16"] else "f16"
-        parts += [_tensor_cores(constants["TILE"], constants["DIMS"], half)]
-    return "\n".join([*parts, (_FOLDER / f"{name}.cu").read_text()])
+    files = ["machine.cu", f"{name}.cu"] if name == "grouped" else ["machine.cu", "common.cu", f"{name}.cu"]
+    *before, last = ((_FOLDER / file).read_text() for file in files)
+    return "\n".join([head, *before, *_tensor_cores(name, constants), last])
 
 
-def _tensor_cores(tile: int, dims: int, half: str) -> str:
-    """wgmma of 64 rows: scores from queries and keys in shared memory, values by weights in registers.
+def _tensor_cores(name: str, constants: dict[str, int]) -> list[str]:
+    """wgmma of 64 rows: of factors in shared memory (queries and keys, a weight and rows of x), or of weights
+    in registers and values.
 
     The instruction names every register, so that its text depends on the shape.
     """
-    scores = [_product("wgmma_scores", keys, half, registers=False) for keys in (tile, tile // 2)]
-    return "\n".join([_FENCES, *scores, _product("wgmma_values", dims, half, registers=True)])
+    half = "bf16" if constants["BF16"] else "f16"
+    if name == "prefill":
+        widths = [constants["TILE"], constants["TILE"] // 2]
+        values = [_product("wgmma_values", constants["DIMS"], half, registers=True)]
+    elif name == "grouped":
+        wholes = _widths(constants["SLOTS"])
+        widths, values = sorted({min(w, 256) for w in wholes} | {w - 256 for w in wholes if w > 256}), []
+    else:
+        return []
+    return [_FENCES, *(_product("wgmma_scores", width, half, registers=False) for width in widths), *values]
+
+
+def _widths(slots: int) -> list[int]:
+    """Those of grouped.cu, where `narrower` chooses among them."""
+    found = [slots]
+    while (width := found[-1]) > 64:
+        found.append(64 if width <= slots // 2 else width - 32)
+    return found
 
 
 _FENCES = """
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until at most N groups are on their way; the registers are read after it.
+template <int N> DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 template <int N, int R> DEVICE void wgmma_wait(float (&r)[R]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 #pragma unroll

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.prefill_attention import reference
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.work import Tally
 
 
@@ -38,6 +39,22 @@ _prefill_attention = Kernel(
         Implementation("cudnn", f"{__name__}.cudnn"),
         Implementation("hopper", f"{__name__}.hopper"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
+        Implementation("vllm", f"{PROVIDERS}.vllm_attention", requires=("vllm",), extra="vllm"),
+        Implementation(
+            "flash_attn_3",
+            f"{PROVIDERS}.flash_attn_3",
+            requires=("flash_attn_interface",),
+            extra="flash-attn-3",
+        ),
+        Implementation(
+            "flash_attn_4",
+            f"{PROVIDERS}.flash_attn_4",
+            requires=("flash_attn.cute", "cutlass"),
+            extra="flash-attn-4",
+        ),
+        Implementation(
+            "sgl_kernel", f"{PROVIDERS}.sgl_attention", requires=("sgl_kernel",), extra="sgl-kernel"
+        ),
     ),
     rows=lambda q_THK, *_: q_THK.shape[0],
     work=_work,

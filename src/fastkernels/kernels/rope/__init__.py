@@ -14,6 +14,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.providers import PROVIDERS
 from fastkernels.kernels.rope import reference
 from fastkernels.kernels.rope.tables import rotary_table
 
@@ -32,6 +33,10 @@ _rope = Kernel(
         Implementation("flashinfer", f"{__name__}.flashinfer", requires=("flashinfer",), extra="gpu"),
         Implementation("inductor", f"{__name__}.inductor"),
         Implementation("torch", f"{__name__}.torch", devices=("cpu", "cuda")),
+        Implementation("sgl_kernel", f"{PROVIDERS}.sgl_kernel", requires=("sgl_kernel",), extra="sgl-kernel"),
+        Implementation("fla", f"{PROVIDERS}.fla", requires=("fla",), extra="gpu"),
+        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
+        Implementation("liger", f"{PROVIDERS}.liger", requires=("liger_kernel",), extra="liger"),
     ),
     rows=lambda positions_T, *_: positions_T.shape[0],
 )

@@ -17,7 +17,8 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,15 +203,8 @@ class ModelTrial:
             self._look_for_repetition(workload, self.answers.repeated(runs))
             # Of every round: a speed-up is a median, and who guesses in most of them would have some chance.
             audits.append(self.answers.audit(self.sides.use("baseline"), runs))
-            result = self._result(workload, seconds)
-            if result.unstable:
-                self._notes.append(
-                    f"{workload.name}: unstable, the ratio is known to {100 * result.half_width:.0f} % only"
-                )
-            results.append(result)
-        for side, of_side in self._stats.items():
-            passed_over = of_side.passed_over.items()
-            self._notes += [f"{side}: passed over {n} times: {what}" for what, n in passed_over]
+            results.append(self._result(workload, seconds))
+        self._notes += passed_over({side: stats.passed_over for side, stats in self._stats.items()})
         return results, audits
 
     def _look_for_repetition(self, workload: Workload, repeated: float) -> None:
@@ -369,6 +363,20 @@ def _workload_result(
         latency_ratio=None if throughput else ratio.median,
         ratio_ci=(ratio.low, ratio.high) if len(baseline_s) > 1 else None,
     )
+
+
+def passed_over(of_sides: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Of each implementation that a call was not given to one line: why, with the calls of each side. Taken
+    from `kernel:implementation: why` and its calls, of each side."""
+    reasons: defaultdict[str, dict[str, list[str]]] = defaultdict(dict)
+    for side, counts in of_sides.items():
+        for what, count in counts.items():
+            name, _, why = what.partition(": ")
+            reasons[name].setdefault(why, []).append(f"{side} {count}")
+    return [
+        f"{name} passed over: " + "; ".join(f"{why} ({', '.join(calls)} calls)" for why, calls in of.items())
+        for name, of in reasons.items()
+    ]
 
 
 def amdahl(runs: dict[str, list[Proof]]) -> dict[str, float | None]:
