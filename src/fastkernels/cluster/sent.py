@@ -55,7 +55,7 @@ def packed(candidate: CandidateSet) -> Sent:
 
 def unpacked(sent: Sent, folder: Path) -> CandidateSet:
     """The same candidate below a folder of this machine, under its name."""
-    places = [folder / str(number) for number in range(len(sent.layers))]
+    places = _places(sent, folder)
     for place, layer in zip(places, sent.layers):
         place.mkdir()
         for name, mode, content in layer.files:
@@ -69,4 +69,9 @@ def unpacked(sent: Sent, folder: Path) -> CandidateSet:
 
 def where_it_lies(sent: Sent, folder: Path) -> dict[str, str]:
     """Path here -> path as its owner knows it, of each layer that was unpacked below the folder."""
-    return {str(folder / str(number)): layer.shown for number, layer in enumerate(sent.layers)}
+    return {str(place): layer.shown for place, layer in zip(_places(sent, folder), sent.layers)}
+
+
+def _places(sent: Sent, folder: Path) -> list[Path]:
+    """Of equal length: none is the beginning of another."""
+    return [folder / f"{number:03}" for number in range(len(sent.layers))]

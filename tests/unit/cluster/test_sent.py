@@ -42,8 +42,8 @@ def test_what_arrives_is_the_same_candidate_under_its_name(tmp_path) -> None:
     assert os.access(there.layers[0] / "L1" / "build", os.X_OK)
     assert not (there.layers[0] / "L1" / "__pycache__").exists()
     assert sent.where_it_lies(sent.packed(found), away) == {
-        str(away / "0"): str(top),
-        str(away / "1"): str(below),
+        str(there.layers[0]): str(top),
+        str(there.layers[1]): str(below),
     }
 
 
