@@ -38,6 +38,7 @@ RANKS = {
     "report": 7,
     "gate": 8,
     "capture": 8,
+    "cluster": 8,
     "serve": 8,
     "profiling": 8,
     "cli": 9,

@@ -65,17 +65,27 @@ from fastkernels.cli import options
     metavar="SECONDS",
     help="Most time for a side to start, and for each call. Default: 300 at tiny, 600 and 1200 at full.",
 )
+@options.cluster
 @options.verbose
 @options.quiet
 @options.report_json
-def command(json_path: str | None, verbose: bool, quiet: bool, **arguments: Any) -> None:
+def command(json_path: str | None, verbose: bool, quiet: bool, cluster: str | None, **arguments: Any) -> None:
     """Judge candidates inside whole models: correctness, speed, coverage, MacroEval."""
     from fastkernels.cli.progress import saying, showing
     from fastkernels.report import publish
     from fastkernels.runner.models.eval import run_eval
     from fastkernels.runner.models.eval_request import EvalRequest
 
-    request = EvalRequest.parse(**arguments)
     with showing(quiet) as show:
-        report = run_eval(request, show, saying)
+        if cluster is None:
+            request = EvalRequest.parse(**arguments)
+            report = run_eval(request, show, saying)
+        else:
+            from fastkernels.cluster.models import run_eval_on
+            from fastkernels.cluster.nodes import connected
+
+            with connected(cluster) as there:
+                show(f"looking at the nodes of {cluster}")
+                request = EvalRequest.parse(**arguments, there=there.device(arguments["device"]))
+                report = run_eval_on(there, request, show, saying)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from fastkernels.records import KernelReport
     from fastkernels.runner.kernel_trial.request import KernelsRequest
 
+_HERE = "asked of one machine, without --cluster"
+
 
 @click.command(epilog="Example: fk kernels --target rms_norm --candidates examples/candidates")
 @options.targets("every task that a candidate replaces.")
@@ -74,11 +76,18 @@ if TYPE_CHECKING:
     text="Write the first failure of each candidate in each task: inputs, expected and actual outputs, and a "
     "script that runs the candidate on them. A new or empty folder.",
 )
+@options.cluster
 @options.verbose
 @options.quiet
 @options.report_json
 def command(
-    json_path: str | None, verbose: bool, quiet: bool, profile: str | None, sanitize: bool, **arguments: Any
+    json_path: str | None,
+    verbose: bool,
+    quiet: bool,
+    profile: str | None,
+    sanitize: bool,
+    cluster: str | None,
+    **arguments: Any,
 ) -> None:
     """Judge candidate kernels against the baseline: right in every call, and how fast."""
     from fastkernels.cli.progress import saying, showing
@@ -86,6 +95,10 @@ def command(
     from fastkernels.runner.kernel_trial.request import KernelsRequest
     from fastkernels.runner.kernel_trial.run import run_kernels
 
+    if cluster is not None:
+        options.refuse(("providers", "golden", "reproduce", "profile", "sanitize"), _HERE)
+        request, report = _on_nodes(cluster, quiet, arguments)
+        raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))
     request = KernelsRequest.parse(**arguments)
     if profile or sanitize:
         _require_tools(profile, sanitize, request)
@@ -94,6 +107,18 @@ def command(
         if profile or sanitize:
             report = _looked_at(report, request, profile, sanitize, show)
     raise SystemExit(publish(report, json_path, request.sources, verbose=verbose))
+
+
+def _on_nodes(address: str, quiet: bool, arguments: dict[str, Any]) -> tuple[KernelsRequest, KernelReport]:
+    from fastkernels.cli.progress import saying, showing
+    from fastkernels.cluster.kernels import run_kernels_on
+    from fastkernels.cluster.nodes import connected
+    from fastkernels.runner.kernel_trial.request import KernelsRequest
+
+    with showing(quiet) as show, connected(address) as cluster:
+        show(f"looking at the nodes of {address}")
+        request = KernelsRequest.parse(cluster.device(arguments["device"]), **arguments)
+        return request, run_kernels_on(cluster, request, show, saying)
 
 
 def _require_tools(profile: str | None, sanitize: bool, request: KernelsRequest) -> None:

@@ -126,6 +126,11 @@ timeout = click.option(
     metavar="SECONDS",
     help="Most time for one phase of a candidate: import, build, first call, call. Default by phase.",
 )
+cluster = click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Let the nodes of a Ray cluster judge (docs/cluster.md): HOST:PORT of its head, or `auto`.",
+)
 verbose = click.option(
     "--verbose",
     is_flag=True,

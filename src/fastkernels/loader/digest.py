@@ -33,12 +33,20 @@ def digest(layers: Sequence[Path]) -> str:
     """sha256 of all files of a candidate's folders, highest first, wherever the folders lie."""
     whole = hashlib.sha256()
     for layer in layers:
-        held = {file.relative_to(layer): file for file in files.below(layer, linked=True)}
-        for name in sorted(held):
-            if not _NEVER_RUN & set(name.parts) and not name.name.startswith(_LOCK):
-                whole.update(_line(os.fsencode(name), held[name]))
+        for name, file in held(layer).items():
+            whole.update(_line(os.fsencode(name), file))
         whole.update(b"\n")  # a file that moved to another layer is another candidate
     return whole.hexdigest()
+
+
+def held(layer: Path) -> dict[Path, Path]:
+    """What counts of a folder, and the folders in it: by its place there, in the order of places."""
+    found = {file.relative_to(layer): file for file in files.below(layer, linked=True)}
+    return {
+        name: found[name]
+        for name in sorted(found)
+        if not _NEVER_RUN & set(name.parts) and not name.name.startswith(_LOCK)
+    }
 
 
 def _line(name: bytes, file: Path) -> bytes:

@@ -25,6 +25,8 @@ from fastkernels.records import Case, Finding, Sanitized
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # What PyTorch itself asks the driver in vain is no finding.
 OPTIONS = ("--show-backtrace", "device", "--print-limit", "1000", "--report-api-errors", "no")
+# Space behind every tensor: else what lies beyond one's end is often the next one.
+OPTIONS_OF = {"memcheck": ("--padding", "512")}
 _MARK = "========="
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 # `kernel(float *)+0x90 in file.cu:20`, of some versions `kernel():0x90 in file.cu:20`
@@ -64,7 +66,12 @@ def sanitize(
         errors, findings, problem = None, (), None
         with tempfile.TemporaryDirectory(prefix="fk-sanitize-", ignore_cleanup_errors=True) as caches:
             try:
-                done = under([path, "--tool", tool, *OPTIONS], one_call.__name__, asked, _environment(caches))
+                done = under(
+                    [path, "--tool", tool, *OPTIONS, *OPTIONS_OF.get(tool, ())],
+                    one_call.__name__,
+                    asked,
+                    _environment(caches),
+                )
                 text = done.stdout + done.stderr
                 errors, findings = counted(text), parsed(text, authored)
                 problem = _problem(done, errors)

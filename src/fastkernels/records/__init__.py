@@ -25,7 +25,7 @@ from fastkernels.records.base import (
 )
 from fastkernels.records.capture import Capture, CapturedTokens
 from fastkernels.records.case import REGISTRY, Batch, Case, Golden, Provenance, Routing, TensorSpec, View
-from fastkernels.records.environment import Environment
+from fastkernels.records.environment import Environment, NodeUse
 from fastkernels.records.gate import GateLimits, GateReport, GateRow, GateSummary, GateVerdict, Look
 from fastkernels.records.kernels import (
     CandidateFiles,
@@ -90,6 +90,7 @@ __all__ = [
     "Look",
     "MacroEval",
     "ModelResult",
+    "NodeUse",
     "Place",
     "Printable",
     "Profile",

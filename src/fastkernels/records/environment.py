@@ -25,3 +25,11 @@ class Environment(Record):
     git_revision: str | None
     isolation: tuple[str, ...]  # what separates workers here: processes, home, network, ...
     started_at: str  # ISO 8601, UTC
+
+
+class NodeUse(Record):
+    """A node of a cluster that judged trials of a report."""
+
+    node: str
+    trials: int
+    environment: Environment

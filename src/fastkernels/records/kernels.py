@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fastkernels.records.base import Contract, Document, Printable, Record
-from fastkernels.records.environment import Environment
+from fastkernels.records.environment import Environment, NodeUse
 
 
 class Place(Record):
@@ -222,6 +222,7 @@ class KernelReport(Document):
     shadowed: tuple[str, ...] = ()  # candidate files that no longer reach the tasks above them
     notes: tuple[str, ...] = ()  # what could not be measured as asked, and why
     sanitized: tuple[Sanitized, ...] = ()  # only with `--sanitize`
+    nodes: tuple[NodeUse, ...] = ()  # only with `--cluster`
     summary: KernelSummary
     complete: bool = True  # False: interrupted, rows so far; or --fail-fast, rows until the first failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fastkernels.records.base import Document, Record, Size, is_unstable
-from fastkernels.records.environment import Environment
+from fastkernels.records.environment import Environment, NodeUse
 from fastkernels.records.kernels import CandidateFiles, Failure
 
 
@@ -110,3 +110,4 @@ class EvalReport(Document):
     unevaluated: dict[str, str] = {}  # models that could not be judged, and why
     skipped: dict[str, str] = {}  # models that the request asks nothing of, and why: no part of the score
     unfinished: tuple[UnfinishedModel, ...] = ()
+    nodes: tuple[NodeUse, ...] = ()  # only with `--cluster`

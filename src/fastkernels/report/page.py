@@ -153,10 +153,11 @@ def _environment(report: Report) -> Section:
     told = [[name, str(value)] for name, value in machine.items() if value is not None]
     told += [["libraries", libraries], ["workers are separated by", separated]]
     rows = [[name, str(value)] for name, value in asked.items() if value not in (None, [], (), False)]
-    return Section(
-        "Environment",
-        [Grid("Environment", columns, told), Fold("What was asked", [Grid("Request", columns, rows)])],
-    )
+    found: list[Block] = [Grid("Environment", columns, told)]
+    if nodes := getattr(report, "nodes", ()):
+        cells = [[use.node, f"{use.trials} trials", made(use.environment)] for use in nodes]
+        found.append(Grid("Nodes", (*columns, Column("machine", "", right=False)), cells))
+    return Section("Environment", [*found, Fold("What was asked", [Grid("Request", columns, rows)])])
 
 
 def _gate(report: GateReport) -> Iterable[Section]:

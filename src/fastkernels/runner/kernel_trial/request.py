@@ -53,9 +53,9 @@ class KernelsRequest(Record):
     reproduce: str | None = None  # where to write the first failure of each candidate in each task
 
     @classmethod
-    def parse(cls, **flags: Any) -> KernelsRequest:
-        """From a command's flags, with the user's settings behind them. UsageError for flags that exclude
-        each other."""
+    def parse(cls, there: Device | None = None, **flags: Any) -> KernelsRequest:
+        """From a command's flags, with the user's settings behind them. `there`: the device of the machines
+        that judge, where that is not this one. UsageError for flags that exclude each other."""
         if flags["self_test"] and flags["providers"]:
             raise UsageError("--self-test and --providers are two questions: ask one at a time")
         if (flags["self_test"] or flags["providers"]) and flags["candidates"]:
@@ -64,11 +64,12 @@ class KernelsRequest(Record):
         if flags.get("reproduce") and (flags["self_test"] or flags["providers"]):
             raise UsageError("--reproduce is for candidates: it writes scripts that run their files")
         settings = resolve(device=flags.pop("device"), size=flags.pop("size"))
-        return cls(**flags, device=settings.device_asked, size=settings.size_asked).resolved()
+        return cls(**flags, device=settings.device_asked, size=settings.size_asked).resolved(there)
 
-    def resolved(self) -> KernelsRequest:
-        """Every default filled in from this machine. MachineError for CUDA without CUDA."""
-        device = require_device(self.device)
+    def resolved(self, there: Device | None = None) -> KernelsRequest:
+        """Every default filled in from this machine, or from the device `there`. MachineError for CUDA
+        without CUDA."""
+        device = there or require_device(self.device)
         if self.track == "authored" and device != "cuda":
             raise UsageError("--track authored needs a CUDA device: kernels have no names on a CPU")
         contract = self.contract or DEFAULT_CONTRACT[device]

@@ -58,14 +58,15 @@ class EvalRequest:
         timeout_s: float | None = None,
         tp: int = 1,
         ep: int = 1,
+        there: Device | None = None,
     ) -> EvalRequest:
-        """Fill in what was not given: from the settings, the registry and the machine. UsageError,
-        MachineError.
+        """Fill in what was not given: from the settings, the registry and the machine; `there`: the device of
+        the machines that judge, where that is not this one. UsageError, MachineError.
         """
         if ep not in (1, tp):
             raise UsageError(f"--ep {ep}: experts are split over the ranks of --tp {tp}, all of them or none")
         settings = resolve(device=device, size=size, suite=suite)
-        machine = require_device(settings.device_asked)
+        machine = there or require_device(settings.device_asked)
         if self_test and candidate_paths:
             raise UsageError("--self-test judges the baseline against itself: leave out --candidates")
         # A misspelt name is told before a missing candidate is.
