@@ -104,7 +104,6 @@ CHECKS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 THOROUGH = ("one-row", "sinks-window")  # in float16 too, and without the half step
 # By kind and head dimension: what is tried beside the shape that is chosen.
-MERGES = {f"merge{n}": {"merge": n} for n in (1, 2, 3, 6)}
 VARIANTS: dict[str, dict[int, dict[str, dict[str, Any]]]] = {
     "prefill": {
         64: {
@@ -120,7 +119,10 @@ VARIANTS: dict[str, dict[int, dict[str, dict[str, Any]]]] = {
         },
         256: {"64": {"tile": 64}, "ping_pong": {"ping_pong": True}},
     },
-    "decode": {64: MERGES, 128: MERGES, 256: MERGES},
+    "decode": {
+        128: {"128x2": {"tile": 128, "stages": 2, "resident": 1}, "64x6": {"stages": 6, "resident": 1}},
+        256: {"64x3": {"stages": 3}, "32x4": {"tile": 32, "stages": 4}},
+    },
 }
 
 
@@ -256,7 +258,7 @@ def time_case(job: list, beside: list[str], variants: bool, theirs: Callable | N
         if module is prefill and dims in prefill.OF_BLOCKS_OF_16:
             shapes = prefill.OF_BLOCKS_OF_16
         kept = shapes[dims]
-        for variant, changes in VARIANTS[job[0]][dims].items():
+        for variant, changes in VARIANTS[job[0]].get(dims, {}).items():
             shapes[dims] = kept._replace(**changes)
             try:
                 row[f"{variant}_diff"] = (out.float() - by("hopper")().float()).abs().max().item()

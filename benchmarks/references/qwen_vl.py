@@ -119,14 +119,13 @@ class Vllm:
         import vllm
 
         self._config, self.version = machine.config, vllm.__version__
-        with tempfile.TemporaryDirectory() as folder:
-            self.save(Path(folder), self._config)
-            self._llm = vllm.LLM(
-                model=folder, load_format="dummy", dtype=machine.dtype, seed=0,
-                max_model_len=MAX_MODEL_LEN[machine.size], gpu_memory_utilization=machine.memory,
-                enable_prefix_caching=False, mm_processor_cache_gb=0,
-                limit_mm_per_prompt=self.most_media,
-            )  # fmt: skip
+        self._folder = tempfile.TemporaryDirectory()  # its processor is read at the first image
+        self.save(Path(self._folder.name), self._config)
+        self._llm = vllm.LLM(
+            model=self._folder.name, load_format="dummy", dtype=machine.dtype, seed=0,
+            max_model_len=MAX_MODEL_LEN[machine.size], gpu_memory_utilization=machine.memory,
+            enable_prefix_caching=False, mm_processor_cache_gb=0, limit_mm_per_prompt=self.most_media,
+        )  # fmt: skip
 
     def prepare(self, workload: TokenWorkload, setting: str) -> Callable[[], int]:
         import vllm

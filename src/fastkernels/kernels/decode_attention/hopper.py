@@ -23,14 +23,13 @@ class Shape(NamedTuple):
     tile: int  # keys of a step
     stages: int  # steps on their way
     resident: int  # programs of a multiprocessor
-    merge: int  # keys that a program attends to while it merges one head's part
 
 
 def shared_bytes(dims: int, shape: Shape) -> int:
     return 4 * dims * shape.stages * shape.tile + hopper.ALIGNMENT
 
 
-SHAPES = {64: Shape(128, 3, 2, 1), 128: Shape(64, 3, 2, 1), 192: Shape(64, 2, 2, 2), 256: Shape(64, 2, 1, 2)}
+SHAPES = {64: Shape(128, 3, 2), 128: Shape(64, 3, 2), 192: Shape(64, 2, 2), 256: Shape(64, 2, 1)}
 
 
 def unsupported(
@@ -67,8 +66,9 @@ def decode_attention(
     shape = SHAPES[dims]
     longest = min(max_seq_len, window + shape.tile) if window else max_seq_len
     wanted = shape.resident * multiprocessors(out.device) // (batch * num_kv_heads)
-    # keys / splits + merge group splits is least there
-    quickest = isqrt(longest * num_kv_heads // (shape.merge * num_heads))
+    # A part costs its keys, and its heads' sums when the parts are added up: keys / splits + group splits is
+    # least there.
+    quickest = isqrt(longest * num_kv_heads // num_heads)
     splits = max(1, min(wanted, quickest, MOST_SPLITS, ceil_div(longest, shape.tile)))
     split_out = split_lse = counters = None
     if splits > 1:
