@@ -309,7 +309,7 @@ def main() -> None:
         jobs = [*FIRST, *THEN]
     jobs = [list(job) for job in jobs if arguments.only in ("", job[1 if job[0] == "check" else 0])]
     options = [f"--beside={arguments.beside}", *(["--variants"] if arguments.variants else [])]
-    report = Report(arguments.out)
+    report = Report(arguments.out, "attention_vs_fa3")
     run(__file__, jobs, options, arguments.seconds, arguments.vllm_path, report)
     for row in report.rows:
         shown = {k: v for k, v in row.items() if k not in ("job", "seconds")}

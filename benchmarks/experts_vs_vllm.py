@@ -281,7 +281,7 @@ def main() -> None:
         for tokens in arguments.tokens.split(",")
         for routing in ("uniform", "skewed")
     ]
-    report = Report(arguments.out)
+    report = Report(arguments.out, "experts_vs_vllm")
     options = [f"--{name}" for name in ("variants", "watchdog") if getattr(arguments, name)]
     run(__file__, jobs, options, arguments.seconds, arguments.vllm_path, report)
     for row in report.rows:

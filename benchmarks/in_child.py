@@ -54,8 +54,8 @@ def lines_of(process: subprocess.Popen) -> Iterator[str | None]:
 class Report:
     """What was seen so far, as it is written."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path, self._kind = path, kind
         self.rows: list[dict] = []
         self.checks: list[dict] = []
         self._environment: Any = None
@@ -78,6 +78,7 @@ class Report:
         left_out = ("job", "seconds")
         write(
             {
+                "kind": self._kind,
                 "rows": [{k: v for k, v in row.items() if k not in left_out} for row in rows],
                 "geomean": self.geomean,
                 "checks": [{k: v for k, v in one.items() if k not in left_out} for one in self.checks],
