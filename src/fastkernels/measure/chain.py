@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import torch
 
 from fastkernels.loader import views
-from fastkernels.measure import roofline
-from fastkernels.measure.ceilings import ceilings
 from fastkernels.records import TensorSpec
 
 CHAIN_S = 400e-6  # of calls at the speed of the device's memory: several times what surrounds them
@@ -59,14 +57,14 @@ def chain_plan(
     return ChainPlan(max(least, min(wanted, fitting)), shares)
 
 
-def of_trial(specs: Mapping[str, TensorSpec], work: roofline.Work) -> ChainPlan:
-    """On the current GPU, of calls that have these tensors and must do this work."""
+def of_trial(specs: Mapping[str, TensorSpec], floor_s: float, read_bytes: int) -> ChainPlan:
+    """On the current GPU, of calls that have these tensors, need `floor_s` and read so much of them."""
     stored = views.stored(specs)
     taken = {n: math.prod(spec.shape) * getattr(torch, spec.dtype).itemsize for n, spec in stored.items()}
     parameter_bytes = sum(size for name, size in taken.items() if name.startswith("param."))
     return chain_plan(
-        floor_s=roofline.floor_s(work, ceilings("cuda")),
-        read_bytes=work.read_bytes,
+        floor_s=floor_s,
+        read_bytes=read_bytes,
         parameter_bytes=parameter_bytes,
         other_bytes=sum(taken.values()) - parameter_bytes,
         memory_bytes=torch.cuda.get_device_properties(0).total_memory,

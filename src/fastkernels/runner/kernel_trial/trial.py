@@ -173,7 +173,8 @@ class Trial:
         """One link where nothing will be captured, or one for each rank."""
         if self._outcome.contract != "graph" or not self._case.timed:
             return of_ranks(self._case.ranks)
-        return of_trial(specs, self._work)
+        floor_s = roofline.floor_s(self._work, ceilings(self._bench.device))
+        return of_trial(specs, floor_s, self._work.read_bytes)
 
     @cached_property
     def _work(self) -> roofline.Work:

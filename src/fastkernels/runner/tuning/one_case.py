@@ -33,6 +33,7 @@ from fastkernels.loader.inputs import draw_links, trial_specs
 from fastkernels.loader.materialize import Call, bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import chain, roofline, stats
+from fastkernels.measure.ceilings import ceilings
 from fastkernels.measure.chain import ChainPlan
 from fastkernels.measure.cold import l2_flush
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph, Host
@@ -433,7 +434,8 @@ def _plan(case: Case, overlay: Overlay, device: Device) -> ChainPlan:
     if device == "cpu":
         return ChainPlan()
     specs = trial_specs(case, build_module(overlay, case, "meta"))
-    plan = chain.of_trial(specs, roofline.work(case, overlay))
+    work = roofline.work(case, overlay)
+    plan = chain.of_trial(specs, roofline.floor_s(work, ceilings("cuda")), work.read_bytes)
     return dataclasses.replace(plan, links=min(plan.links, MOST_LINKS))
 
 
