@@ -10,7 +10,9 @@ from fastkernels.kernels.choice import Implementation
 from fastkernels.loader.overlay import Overlay
 from fastkernels.measure import roofline
 from fastkernels.measure.ceilings import ceilings
-from fastkernels.runner.tuning.one_case import MOST_LINKS, Stopwatch, Timed, look
+from fastkernels.runner.tuning.calls import MOST_LINKS
+from fastkernels.runner.tuning.look import look
+from fastkernels.runner.tuning.stopwatch import Stopwatch, Timed
 
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)

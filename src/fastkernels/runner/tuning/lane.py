@@ -24,7 +24,8 @@ import torch
 from fastkernels.measure.room import in_short, is_the_machines
 from fastkernels.measure.unused import give_back
 from fastkernels.records import Case, Device
-from fastkernels.runner.tuning.one_case import Looked, Stopwatch, Timed, look
+from fastkernels.runner.tuning.look import Looked, look
+from fastkernels.runner.tuning.stopwatch import Stopwatch, Timed
 
 _NOWHERE = ("", "", 0.0)
 _START_S = 120.0  # for imports and CUDA's start, beside a first call

@@ -22,8 +22,9 @@ from fastkernels.measure.environment import environment
 from fastkernels.progress import Progress
 from fastkernels.records import Case, TunedRow, TuneReport, Untimed
 from fastkernels.runner.tuning.lane import Answer, Failed, Lane, Lost
-from fastkernels.runner.tuning.one_case import Looked, Timed
+from fastkernels.runner.tuning.look import Looked
 from fastkernels.runner.tuning.plan import TuneRequest, plan
+from fastkernels.runner.tuning.stopwatch import Timed
 from fastkernels.runner.tuning.table import summarize
 
 ROUND_S, ROUND_SHARE = 60.0, 0.4  # of looking; at most this part of what is left of the run's seconds

@@ -6,7 +6,8 @@ import time
 
 from fastkernels import registry
 from fastkernels.runner.tuning.lane import Lane, Lost
-from fastkernels.runner.tuning.one_case import Looked, Timed
+from fastkernels.runner.tuning.look import Looked
+from fastkernels.runner.tuning.stopwatch import Timed
 
 CASE = next(c for c in registry.cases("rms_norm", "tiny") if c.timed)
 

@@ -9,8 +9,9 @@ from fastkernels.measure.chain import ChainPlan
 from fastkernels.records import Case, TunedRow, TuneReport, Untimed
 from fastkernels.runner.tuning import run
 from fastkernels.runner.tuning.lane import Failed, Lost
-from fastkernels.runner.tuning.one_case import Called, Looked, Timed
+from fastkernels.runner.tuning.look import Called, Looked
 from fastkernels.runner.tuning.plan import TuneRequest
+from fastkernels.runner.tuning.stopwatch import Timed
 
 REQUEST = TuneRequest(device="cpu", targets=("rms_norm",), architectures=("llama",), processes=2)
 LOST = Lost("rms_norm", "slow", "its first call takes longer than 20 s")

@@ -10,8 +10,10 @@ from fastkernels.errors import KernelError
 from fastkernels.kernels import plans
 from fastkernels.kernels.base import forced
 from fastkernels.kernels.choice import Implementation
-from fastkernels.runner.tuning import one_case
-from fastkernels.runner.tuning.one_case import Stopwatch, difference, look
+from fastkernels.runner.tuning import stopwatch
+from fastkernels.runner.tuning.calls import alone
+from fastkernels.runner.tuning.look import difference, look
+from fastkernels.runner.tuning.stopwatch import Stopwatch, Timed
 
 CASE = next(c for c in registry.cases("rms_norm", "tiny") if c.timed and "residual" not in c.inputs)
 
@@ -65,7 +67,7 @@ def test_times_are_of_the_implementation_that_is_named(implementations, monkeypa
         return reference(*args)
 
     implementations(slower=slower)
-    monkeypatch.setattr(one_case, "UNSTABLE_HALF_WIDTH", math.inf)  # other work on this machine
+    monkeypatch.setattr(stopwatch, "UNSTABLE_HALF_WIDTH", math.inf)  # other work on this machine
     looked = look(CASE, "cpu", frozenset(), False, lambda *one: None)
     timed = Stopwatch("cpu").times(CASE, looked, 0.05, lambda *one: None)
     us = {row.implementation: row.us for row in timed.rows}
@@ -75,7 +77,7 @@ def test_times_are_of_the_implementation_that_is_named(implementations, monkeypa
 
 
 def test_times_that_are_not_known_are_no_times(monkeypatch) -> None:
-    monkeypatch.setattr(one_case, "UNSTABLE_HALF_WIDTH", -1.0)
+    monkeypatch.setattr(stopwatch, "UNSTABLE_HALF_WIDTH", -1.0)
     looked = look(CASE, "cpu", frozenset(), False, lambda *one: None)
     timed = Stopwatch("cpu").times(CASE, looked, 0.01, lambda *one: None)
     assert not timed.rows
@@ -114,7 +116,7 @@ class PlayedGpu:
         name = forced()[-1]["rms_norm"]
         opened.callback(self.released.append, name)
         for call in calls:
-            one_case._alone(call)()
+            alone(call)()
         if name == self._refused:
             raise RuntimeError("operation not permitted when stream is capturing")
         return lambda: 5.0
@@ -132,7 +134,7 @@ def is_frozen() -> bool:
     return plans._current is not None and plans._current.frozen
 
 
-def played(gpu: PlayedGpu) -> one_case.Timed:
+def played(gpu: PlayedGpu) -> Timed:
     stopwatch = Stopwatch("cpu")
     stopwatch._gpu = gpu  # type: ignore[assignment]
     looked = look(CASE, "cpu", frozenset(), True, lambda *one: None)
