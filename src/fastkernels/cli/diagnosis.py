@@ -89,6 +89,7 @@ def _checks() -> Iterator[Check]:
     yield from _flashinfer()
     yield from _tools()
     yield _history()
+    yield _cluster()
     yield _isolation()
 
 
@@ -198,6 +199,12 @@ def _history() -> Check:
         f"runs are logged under {folder}" if works else f"{existing} cannot be written: runs are not logged"
     )
     return Check("mlflow", works, detail, "set FK_STATE_DIR to a folder of yours")
+
+
+def _cluster() -> Check:
+    works = importlib.util.find_spec("ray") is not None
+    detail = f"ray {metadata.version('ray')}, for --cluster" if works else "Ray is not installed: no --cluster"
+    return Check("cluster", works, detail, install_line("cluster"))
 
 
 def _isolation() -> Check:
