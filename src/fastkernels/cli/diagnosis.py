@@ -203,7 +203,7 @@ def _history() -> Check:
 
 def _cluster() -> Check:
     works = importlib.util.find_spec("ray") is not None
-    detail = f"ray {metadata.version('ray')}, for --cluster" if works else "Ray is not installed: no --cluster"
+    detail = f"ray {metadata.version('ray')}, for --cluster" if works else "Ray is not here, for --cluster"
     return Check("cluster", works, detail, install_line("cluster"))
 
 
