@@ -16,9 +16,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastkernels import interrupts
@@ -105,8 +107,8 @@ def connected(address: str) -> Iterator[Cluster]:
     _require_form(address)
     if importlib.util.find_spec("ray") is None:
         raise MissingExtraError("Ray", install_line("cluster"), "--cluster")
-    if address != "auto":
-        _require_ray(address)
+    if (place := _of_this_machine() if address == "auto" else address) is not None:
+        _require_ray(place)
     ray = _ray()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -133,6 +135,13 @@ def _require_form(address: str) -> None:
             f"--cluster {address}: give HOST:PORT of the cluster's head, as `ray start --head` prints it, or "
             "`auto`. fk runs on one of the cluster's machines"
         )
+
+
+def _of_this_machine() -> str | None:
+    """The address that `auto` stands for, as Ray notes it; None where Ray says itself that there is none."""
+    noted = Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+    found = os.environ.get("RAY_ADDRESS") or (noted.read_text().strip() if noted.is_file() else "")
+    return found if ":" in found and "/" not in found else None
 
 
 def _require_ray(address: str) -> None:

@@ -96,6 +96,14 @@ def test_an_address_where_nothing_answers(monkeypatch) -> None:
     assert "nothing answers there: Connection refused" in done.stderr
 
 
+def test_auto_where_the_cluster_of_this_machine_is_gone(monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    done = fk("kernels", "--self-test", "--cluster", "auto")
+    assert done.exit_code == 3
+    assert "--cluster 127.0.0.1:1: nothing answers there" in done.stderr
+
+
 def test_what_one_machine_answers_is_not_asked_of_a_cluster(tmp_path) -> None:
     for flags in (["--providers"], ["--sanitize"], ["--reproduce", str(tmp_path / "failures")]):
         done = fk("kernels", "--cluster", "127.0.0.1:1", *flags)

@@ -91,11 +91,12 @@ class _Run:
         if (here.device, here.torch, here.triton) != (there.device, there.torch, there.triton):
             told = f"{there.device}, torch {there.torch}, triton {there.triton}"
             raise UsageError(f"--resume: the report is of {told}. Times do not mix: name a new file")
-        known = {(case.task, case.id) for case in self._planned}
-        self._rows = [row for row in before.rows if (row.task, row.case) in known]
+        self._rows = list(before.rows)  # what was asked then stays, whatever is asked now
         whole = {(one.task, one.case) for one in before.untimed if one.implementation is None}
-        ended = known & ({(row.task, row.case) for row in self._rows} | whole)  # the others come again
-        self._untimed += [one for one in before.untimed if (one.task, one.case) in ended]
+        ended = {(row.task, row.case) for row in self._rows} | whole
+        again = {(case.task, case.id) for case in self._planned} - ended
+        kept = [one for one in before.untimed if (one.task, one.case) not in again]
+        self._untimed += [one for one in kept if one not in self._untimed]
 
     # ------------------------------------------------------------ looking
 

@@ -121,6 +121,14 @@ def test_what_is_lost_while_it_is_timed_is_timed_without_it(played) -> None:
     assert timed(report) == {one[1] for one in played.asked if one[0] == "look"}
 
 
+def test_a_resumed_run_keeps_what_was_timed_of_other_targets(played) -> None:
+    first = run.run_tuning(REQUEST)
+    other = tuple(row.model_copy(update={"task": "L1/other"}) for row in first.rows[:1])
+    second = run.run_tuning(REQUEST, before=first.model_copy(update={"rows": (*first.rows, *other)}))
+    assert second.rows == (*first.rows, *other)
+    assert len(second.untimed) == len(first.untimed)
+
+
 def test_time_that_is_over_leaves_cases_and_a_resumed_run_takes_them(played, monkeypatch) -> None:
     clock = iter(range(0, 100_000, 2))
     monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
