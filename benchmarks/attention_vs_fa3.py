@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from in_child import Report, run, say
+from in_child import Report, run, say, us
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -172,18 +172,6 @@ def detail(case: Any, out: Any) -> str:
         f"{int(bad_TH.sum())} of {bad_TH.numel()}: tokens {tokens[:12]} .. {tokens[-1]}, heads {heads[:12]}; "
         f"at {first} got {got}, wanted {wanted}"
     )
-
-
-def us(call: Callable[[], object]) -> float:
-    import torch
-    import triton
-
-    from fastkernels.kernels import counters
-
-    call()
-    counters.prepare()
-    torch.cuda.synchronize()
-    return triton.testing.do_bench_cudagraph(call, rep=20, return_mode="median") * 1e3  # pyright: ignore
 
 
 def fa3() -> Callable | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -26,12 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from in_child import Report, run, say
+from in_child import Report, run, say, us
 
 TOKENS = (1, 32, 1024, 8, 128, 4096)
 MOST_ERROR = 0.01
 CHECKED = 48  # tokens
-READ_TB_S, TFLOPS = 4.6, 790  # registry/devices/nvidia-h200.yaml
 IMPLEMENTATIONS = ("hopper", "triton")
 
 
@@ -101,18 +101,6 @@ def error(y: Any, x: Any, first: Any, second: Any, weights: Any, ids: Any) -> fl
     return ((y[some].double() - answer).norm(dim=1) / answer.norm(dim=1)).max().item()
 
 
-def us(call: Callable[[], object]) -> float:
-    import torch
-    import triton
-
-    from fastkernels.kernels import counters
-
-    call()
-    counters.prepare()
-    torch.cuda.synchronize()
-    return triton.testing.do_bench_cudagraph(call, rep=25, return_mode="median") * 1e3  # pyright: ignore
-
-
 def vllms() -> Callable | None:
     try:
         from vllm.model_executor.layers.fused_moe.fused_moe import (  # pyright: ignore[reportMissingImports]
@@ -137,6 +125,7 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
     import torch
 
     from fastkernels import kernels
+    from fastkernels.measure.ceilings import ceilings
 
     name, tokens, routing = job
     model = MODELS[name]
@@ -148,7 +137,9 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
     rows = ids.flatten().bincount(minlength=model.experts)
     each = 3 * model.hidden * model.inner
     moved = 2 * (int((rows > 0).sum()) * each + 2 * tokens * model.hidden)
-    least_us = max(moved / READ_TB_S / 1e6, 2 * ids.numel() * each / TFLOPS / 1e6)
+    limits = ceilings("cuda")
+    product_s = 2 * ids.numel() * each / (limits.flops_s("bfloat16") or math.inf)
+    least_us = 1e6 * max(moved / limits.read_bytes_s(moved), product_s)
     row: dict[str, Any] = {
         "case": f"{name} {tokens} {routing}", "experts": int((rows > 0).sum()), "most_rows": int(rows.max()),
         "least_us": least_us,

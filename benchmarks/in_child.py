@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -26,6 +26,19 @@ MOST_LOST = 3  # processes, before the rest is left out
 
 def say(**outcome: object) -> None:
     print(json.dumps(outcome), flush=True)
+
+
+def us(call: Callable[[], object]) -> float:
+    """Median of a call in a replayed CUDA graph, in microseconds."""
+    import torch
+    import triton
+
+    from fastkernels.kernels import counters
+
+    call()
+    counters.prepare()
+    torch.cuda.synchronize()
+    return triton.testing.do_bench_cudagraph(call, rep=25, return_mode="median") * 1e3  # pyright: ignore
 
 
 def lines_of(process: subprocess.Popen) -> Iterator[str | None]:

@@ -1,6 +1,7 @@
 """The paged-attention kernels and sample on CUDA: values, CUDA graphs, torch.compile."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -185,24 +186,19 @@ def captured(call) -> torch.cuda.CUDAGraph:
     return graph
 
 
-@pytest.mark.parametrize("impl", ["reference", "triton", "flash_attn", "torch"])
-def test_decode_graph_replays_with_other_lengths(impl):
-    """Captured for rows of up to 4,096 keys; replayed with longer, shorter, empty rows and other tables."""
-    block_size = 256 if impl == "flash_attn" else 16
-    lens = [[1, 700, 3000, 40], [2500, 3, 0, 0], [0, 0, 0, 0], [64, 65, 4000, 128]]
+def check_decode_replays(impl: str, lens: list[list[int]], longest: int, **shape: Any) -> None:
+    """A step of `lens` keys for each row, each replayed from one graph for up to `longest`."""
     cases = [
-        attention_case(
-            [1] * 4, each, dtype=torch.bfloat16, device="cuda", block_size=block_size, seed=n, **BIG
-        )
+        attention_case([1] * len(each), each, dtype=torch.bfloat16, device="cuda", seed=n, **shape)
         for n, each in enumerate(lens)
     ]
     blocks = max(case.k_cache.shape[0] for case in cases)
     width = max(case.block_tables_BN.shape[1] for case in cases)
-    query = torch.zeros(4, 32, 128, dtype=torch.bfloat16, device="cuda")
-    caches = [torch.zeros(blocks, block_size, 8, 128, dtype=torch.bfloat16, device="cuda") for _ in "kv"]
-    seq_lens = torch.ones(4, dtype=torch.int32, device="cuda")
-    tables = torch.zeros(4, width, dtype=torch.int32, device="cuda")
-    args = (query, *caches, seq_lens, tables, cases[0].scale, 0, 4096)
+    query = cases[0].query_THK.new_zeros(cases[0].query_THK.shape)
+    caches = [query.new_zeros(blocks, *cases[0].k_cache.shape[1:]) for _ in "kv"]
+    seq_lens = torch.ones(len(query), dtype=torch.int32, device="cuda")
+    tables = torch.zeros(len(query), width, dtype=torch.int32, device="cuda")
+    args = (query, *caches, seq_lens, tables, cases[0].scale, 0, longest)
     or_skip("decode_attention", impl, args)
     out = []
     graph = captured(lambda: out.append(registered["decode_attention"](*args, impl=impl)))
@@ -215,6 +211,13 @@ def test_decode_graph_replays_with_other_lengths(impl):
         out[-1].fill_(torch.nan)
         graph.replay()
         case.check(out[-1])
+
+
+@pytest.mark.parametrize("impl", ["reference", "triton", "flash_attn", "torch"])
+def test_decode_graph_replays_with_other_lengths(impl):
+    """Captured for rows of up to 4,096 keys; replayed with longer, shorter, empty rows and other tables."""
+    lens = [[1, 700, 3000, 40], [2500, 3, 0, 0], [0, 0, 0, 0], [64, 65, 4000, 128]]
+    check_decode_replays(impl, lens, 4096, block_size=256 if impl == "flash_attn" else 16, **BIG)
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")

@@ -17,7 +17,7 @@ from tests import pointwise_cases as rows_of
 from tests.attention_case import AttentionCase, attention_case
 from tests.encoder_cases import dense_case
 from tests.gla_case import worst
-from tests.gpu.test_attention_kernels import captured, or_skip
+from tests.gpu.test_attention_kernels import captured, check_decode_replays, or_skip
 from tests.mla_case import TOLERANCE, MlaCase, make
 from tests.moe_cases import Shape, ids_of
 from tests.pointwise_cases import KernelCase, check, randn, to_device
@@ -117,27 +117,7 @@ def test_rows_behind_decodes(impl: str) -> None:
 def test_decode_graph_replays_with_other_lengths(impl: str) -> None:
     """Captured for rows of up to 2,000 keys; replayed with longer, shorter and empty rows."""
     lens = [[1, 300, 1500, 40], [1250, 3, 0, 0], [0, 0, 0, 0], [64, 65, 2000, 128]]
-    shape = {"heads": (8, 2), "head_dim": 128, "dtype": BF16, "device": "cuda"}
-    cases = [attention_case([1] * 4, each, seed=n, **shape) for n, each in enumerate(lens)]
-    blocks = max(case.k_cache.shape[0] for case in cases)
-    width = max(case.block_tables_BN.shape[1] for case in cases)
-    query = torch.zeros(4, 8, 128, dtype=BF16, device="cuda")
-    caches = [torch.zeros(blocks, 16, 2, 128, dtype=BF16, device="cuda") for _ in "kv"]
-    seq_lens = torch.ones(4, dtype=torch.int32, device="cuda")
-    tables = torch.zeros(4, width, dtype=torch.int32, device="cuda")
-    args = (query, *caches, seq_lens, tables, cases[0].scale, 0, 2000)
-    or_skip("decode_attention", impl, args)
-    out = []
-    graph = captured(lambda: out.append(registered["decode_attention"](*args, impl=impl)))
-    for case in cases:
-        query.copy_(case.query_THK)
-        seq_lens.copy_(case.seq_lens_B)
-        tables[:, : case.block_tables_BN.shape[1]] = case.block_tables_BN
-        for cache, filled in zip(caches, (case.k_cache, case.v_cache), strict=True):
-            cache.fill_(torch.nan)[: len(filled)] = filled
-        out[-1].fill_(torch.nan)
-        graph.replay()
-        case.check(out[-1])
+    check_decode_replays(impl, lens, 2000, **BIG)
 
 
 @pytest.mark.parametrize("impl", PROVIDERS)

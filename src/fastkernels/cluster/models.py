@@ -18,7 +18,7 @@ from fastkernels.loader.digest import files_of
 from fastkernels.progress import Progress, Show
 from fastkernels.records import EvalReport
 from fastkernels.runner.models.eval import run_eval
-from fastkernels.runner.models.eval_request import EvalRequest, out_of_reach, plan
+from fastkernels.runner.models.eval_request import EvalRequest, plan
 from fastkernels.score.macroeval import with_score
 from fastkernels.score.merge import merge
 
@@ -48,11 +48,7 @@ def run_eval_on(
             f"than {cluster.most_gpus} GPUs"
         )
     request = replace(request, models=tuple(map(_absolute, request.models)))
-    planned, skipped = plan(request)
-    for why in skipped.values():
-        say(f"skipped: {why}")
-    for line in out_of_reach(request, [target for target, _ in planned]):
-        say(line)
+    planned, skipped = plan(request, say)
     seed = secrets.randbits(62) if request.seed is None else request.seed
     name = request.candidates.name if request.candidates else None
     sent = {name: packed(request.candidates)} if name and request.candidates else {}

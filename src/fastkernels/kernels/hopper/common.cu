@@ -1,6 +1,6 @@
 // What both attention kernels share: cache blocks, sinks, and how a call describes itself.
 //
-// A translation unit is made for each set of constants (host.py): DIMS padded head dimension, a multiple of
+// A translation unit is made for each set of constants (sources.py): DIMS padded head dimension, a multiple of
 // 64 · HEAD the head dimension · GROUP query heads that share a key/value head · PAGE tokens of a cache block ·
 // TILE keys of a step · STAGES of the pipeline · WINDOWED, SINKS (0 none, 1 float32, 2 of the query's type) ·
 // BF16 or float16.

@@ -55,6 +55,13 @@ def sinks(kernel: str, rest: tuple[Any, ...]) -> Tensor | None:
     return rest[-1] if is_given else None
 
 
+def not_bfloat16(q: Tensor, sinks_H: Tensor | None) -> str | None:
+    """Of the builds of FlashAttention-3 that take sinks."""
+    if sinks_H is None or q.dtype == sinks_H.dtype == torch.bfloat16:
+        return None
+    return "serves sinks where they and the queries are bfloat16"
+
+
 def from_zero(query_starts_B1: Tensor) -> Tensor:
     """The first query of each row, counted from the first row's."""
     return planned_on_device(

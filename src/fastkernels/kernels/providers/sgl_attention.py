@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from sgl_kernel.flash_attn import (  # pyright: ignore[reportMissingImports]
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
@@ -15,12 +14,8 @@ from fastkernels.kernels.providers import flash_attention
 
 
 def unsupported(kernel: str, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> str | None:
-    if reason := flash_attention.unsupported(kernel, q, k, v, *rest):
-        return reason
-    sinks_H = flash_attention.sinks(kernel, rest)
-    if sinks_H is not None and not q.dtype == sinks_H.dtype == torch.bfloat16:
-        return "serves sinks where they and the queries are bfloat16"
-    return None
+    reason = flash_attention.unsupported(kernel, q, k, v, *rest)
+    return reason or flash_attention.not_bfloat16(q, flash_attention.sinks(kernel, rest))
 
 
 _LIBRARY = flash_attention.Version3(packed=flash_attn_varlen_func, paged=flash_attn_with_kvcache)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from fastkernels.kernels import checks
@@ -46,11 +45,9 @@ def unsupported(kernel: str, q: Tensor, k: Tensor, *rest: Any) -> str | None:
 
 
 def _no_sinks(q_THK: Tensor, sinks_H: Tensor | None) -> str | None:
-    if sinks_H is None:
-        return None
-    if not q_THK.dtype == sinks_H.dtype == torch.bfloat16:
-        return "serves sinks where they and the queries are bfloat16"
-    if q_THK.shape[1] > MAX_HEADS_WITH_SINKS:
+    if reason := flash_attention.not_bfloat16(q_THK, sinks_H):
+        return reason
+    if sinks_H is not None and q_THK.shape[1] > MAX_HEADS_WITH_SINKS:
         return f"serves sinks of up to {MAX_HEADS_WITH_SINKS} heads, not {q_THK.shape[1]}"
     return None
 

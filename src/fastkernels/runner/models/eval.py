@@ -21,7 +21,7 @@ from fastkernels.records import EvalReport, ModelResult, Size, UnfinishedModel
 from fastkernels.registry.workloads import Workload
 from fastkernels.runner.inside import flags
 from fastkernels.runner.models.answers import Answers
-from fastkernels.runner.models.eval_request import EvalRequest, Target, out_of_reach, plan, source_of
+from fastkernels.runner.models.eval_request import EvalRequest, Target, plan, source_of
 from fastkernels.runner.models.model_trial import ModelTrial
 from fastkernels.runner.models.program_answers import ProgramAnswers
 from fastkernels.runner.models.sides import Side, Sides, Timeouts
@@ -54,11 +54,7 @@ def run_eval(
         from fastkernels.runner.models import placement  # with PyTorch
 
         placement.require_devices(request.device, request.tp)
-    planned, skipped = plan(request)
-    for why in skipped.values():
-        say(f"skipped: {why}")
-    for line in out_of_reach(request, [target for target, _ in planned]):
-        say(line)
+    planned, skipped = plan(request, say)
     seed = secrets.randbits(62) if request.seed is None else request.seed
     machine = environment(request.device)
     judged = tuple(map(files_of, [request.candidates] if request.candidates else []))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,9 +109,12 @@ class Target:
     checkpoint: Path | None = None  # its folder, where it has one
 
 
-def plan(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]], dict[str, UsageError]]:
+def plan(
+    request: EvalRequest, say: Callable[[str], None]
+) -> tuple[list[tuple[Target, list[Workload]]], dict[str, UsageError]]:
     """The models of the request with their workloads; and those that nothing of it can be asked of, which is
-    known without them: the others are evaluated, and scored. UsageError where no model is left."""
+    known without them: the others are evaluated, and scored. `say` hears of these, and of what the models
+    leave out of the candidate. UsageError where no model is left, or nothing of the candidate."""
     targets, skipped = _targets(request)
     planned = []
     for target in targets:
@@ -123,6 +126,10 @@ def plan(request: EvalRequest) -> tuple[list[tuple[Target, list[Workload]]], dic
             skipped[target.model] = error
     if not planned:
         raise next(iter(skipped.values()))
+    for why in skipped.values():
+        say(f"skipped: {why}")
+    for line in _out_of_reach(request, [target for target, _ in planned]):
+        say(line)
     return planned, skipped
 
 
@@ -163,7 +170,7 @@ def _targets(request: EvalRequest) -> tuple[list[Target], dict[str, UsageError]]
     return list(targets.values()), skipped
 
 
-def out_of_reach(request: EvalRequest, targets: Sequence[Target]) -> Iterator[str]:
+def _out_of_reach(request: EvalRequest, targets: Sequence[Target]) -> Iterator[str]:
     """What the models leave out of the candidate, as far as sources and registered cases tell, line by line.
     UsageError where that is all of it."""
     if (found := request.candidates) is None:

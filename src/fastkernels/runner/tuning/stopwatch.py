@@ -101,7 +101,7 @@ class Stopwatch:
                 try:
                     with noting(kernel, note), each():
                         readers[name] = self._gpu.captured(calls, opened)
-                except Exception:
+                except Exception:  # it has no `graph` row: it is not captured, or `declined` says why
                     require_device(self._device)
                     if (why := declined(calls[-1], each)) is None:
                         uncaptured = True
