@@ -110,8 +110,10 @@ def test_a_long_row_and_many_rows(kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_bits_repeat(kernel):
-    case = make(kernel, [300, 5], [3000, 2000], heads=(8, 2), head_dim=128)
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_bits_repeat(kernel, head_dim):
+    case = make(kernel, [300, 5, 1], [3000, 2000, 70], heads=(8, 2), head_dim=head_dim)
     args = arguments(kernel, case)
     once = registered[kernel](*args, impl="hopper")
+    case.check(once)
     assert all(torch.equal(once, registered[kernel](*args, impl="hopper")) for _ in range(10))
