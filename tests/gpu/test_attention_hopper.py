@@ -57,10 +57,11 @@ def test_against_the_formula(kernel, name, dtype):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_graph_with_other_lengths(kernel):
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_a_graph_with_other_lengths(kernel, head_dim):
     """Lengths and tables stay on the device: a captured call answers for those of its replay."""
-    first = make(kernel, [150, 0, 70], [700, 0, 100], heads=(8, 2), head_dim=128)
-    then = make(kernel, [20, 150, 50], [300, 650, 50], heads=(8, 2), head_dim=128, seed=1)
+    first = make(kernel, [150, 0, 70], [700, 0, 100], heads=(8, 2), head_dim=head_dim)
+    then = make(kernel, [20, 150, 50], [300, 650, 50], heads=(8, 2), head_dim=head_dim, seed=1)
     names = ["query_THK", "query_starts_B1", "seq_lens_B", "block_tables_BN"]
     held = {name: torch.zeros_like(getattr(first, name)) for name in names}
     width = max(first.block_tables_BN.shape[1], then.block_tables_BN.shape[1])
