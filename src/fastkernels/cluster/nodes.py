@@ -118,6 +118,8 @@ def connected(address: str) -> Iterator[Cluster]:
     finally:
         for number, handler in handlers.items():  # Ray would exit by SIGTERM without a report
             signal.signal(number, handler)
+    # log_to_driver does not cover what Ray knows of a node that has died: pages of its log, on stdout.
+    ray._private.worker._worker_logs_enabled = False
     cluster = Cluster()
     try:
         yield cluster
