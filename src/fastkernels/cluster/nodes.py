@@ -235,9 +235,16 @@ class Cluster:
         say: Callable[[str], None],
         show: Callable[[str], None],
     ) -> Iterator[tuple[Part, Answered]]:
-        """See schedule.answers. `candidates`: the files of those that parts name."""
+        """See schedule.answers. `candidates`: the files of those that parts name. A report of a node whose
+        checkout or machine has changed since the run began is a Problem."""
         room = {name: node.gpus if self._facts[name].devices else 1 for name, node in self._nodes.items()}
-        return schedule.answers(parts, room, self._pool(candidates), say, show)
+        for part, found in schedule.answers(parts, room, self._pool(candidates), say, show):
+            if not isinstance(found.answer, Problem) and (
+                why := self._facts[found.node].changed(found.answer)
+            ):
+                error = MachineError(f"node {found.node} has changed since the run began: {why}")
+                found = Answered(found.node, Problem.of(error))
+            yield part, found
 
     def _pool(self, candidates: Mapping[str, Sent], is_look: bool = False) -> _Pool:
         self._pools.append(_Pool(self._nodes, candidates, is_look))

@@ -15,6 +15,7 @@ from fastkernels.cli import main
 from fastkernels.cluster import nodes
 from fastkernels.cluster.facts import code, require_alike
 from fastkernels.cluster.facts import facts as facts_of
+from fastkernels.cluster.schedule import Answered, Problem
 from fastkernels.errors import MachineError
 from fastkernels.runner.models.eval_request import EvalRequest
 
@@ -58,6 +59,18 @@ def test_a_node_without_our_revision_is_named_with_both(facts) -> None:
     with pytest.raises(MachineError, match=r"node b has other files of fastkernels.*revision 0ld there"):
         require_alike({"a": facts, "b": old})
     assert facts.code == code()
+
+
+def test_a_commit_during_a_run_costs_the_parts_that_are_judged_after_it(facts, monkeypatch) -> None:
+    later = changed(facts, git_revision="n3w")
+    found = [Answered("a", SimpleNamespace(environment=its.environment)) for its in (facts, later)]
+    cluster = nodes.Cluster({"a": nodes._Node("1", 1, 0)}, {"a": facts})
+    monkeypatch.setattr(nodes.schedule, "answers", lambda *_: iter(zip(("one", "two"), found)))
+    monkeypatch.setattr(cluster, "_pool", lambda _: None)
+    (_, one), (_, two) = cluster.answers([], {}, print, print)
+    assert one is found[0]
+    assert isinstance(two.answer, Problem)
+    assert "node a has changed since the run began: git_revision " in two.answer.message
 
 
 def test_a_trial_has_its_gpus_share_of_the_cores() -> None:
