@@ -27,11 +27,6 @@ class Facts:
     devices: tuple[str, ...]  # names of its GPUs
     code: str  # of fastkernels, the registry and the baseline, wherever they lie
 
-    def changed(self, report: KernelReport | EvalReport) -> str:
-        """What a later report of the node says otherwise; parts of one run have it in common."""
-        now = report.environment.model_dump()
-        return "; ".join(parts.differing(self.environment.model_dump(), now, parts.ONE_MACHINE))
-
 
 @dataclass(frozen=True)
 class Look:

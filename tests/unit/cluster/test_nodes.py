@@ -15,8 +15,10 @@ from fastkernels.cli import main
 from fastkernels.cluster import nodes
 from fastkernels.cluster.facts import code, require_alike
 from fastkernels.cluster.facts import facts as facts_of
-from fastkernels.cluster.schedule import Answered, Problem
+from fastkernels.cluster.schedule import Answered
 from fastkernels.errors import MachineError
+from fastkernels.judge.summary import summarize
+from fastkernels.records import KernelReport
 from fastkernels.runner.models.eval_request import EvalRequest
 
 
@@ -61,16 +63,20 @@ def test_a_node_without_our_revision_is_named_with_both(facts) -> None:
     assert facts.code == code()
 
 
-def test_a_commit_during_a_run_costs_the_parts_that_are_judged_after_it(facts, monkeypatch) -> None:
-    later = changed(facts, git_revision="n3w")
-    found = [Answered("a", SimpleNamespace(environment=its.environment)) for its in (facts, later)]
+def test_a_commit_during_a_run_is_not_another_machine(facts, monkeypatch) -> None:
+    blank = KernelReport(
+        schema=1,
+        environment=changed(facts, git_revision="n3w", memory_gib=1.0).environment,
+        request={},
+        rows=(),
+        summary=summarize([], 0.0),
+    )
     cluster = nodes.Cluster({"a": nodes._Node("1", 1, 0)}, {"a": facts})
-    monkeypatch.setattr(nodes.schedule, "answers", lambda *_: iter(zip(("one", "two"), found)))
+    monkeypatch.setattr(nodes.schedule, "answers", lambda *_: iter([("one", Answered("a", blank))]))
     monkeypatch.setattr(cluster, "_pool", lambda _: None)
-    (_, one), (_, two) = cluster.answers([], {}, print, print)
-    assert one is found[0]
-    assert isinstance(two.answer, Problem)
-    assert "node a has changed since the run began: git_revision " in two.answer.message
+    [(_, found)] = cluster.answers([], {}, print, print)
+    assert found.answer.environment.git_revision == facts.environment.git_revision
+    assert found.answer.environment.memory_gib == 1.0
 
 
 def test_a_trial_has_its_gpus_share_of_the_cores() -> None:
