@@ -26,6 +26,7 @@ from fastkernels.runner.tuning.look import Looked
 from fastkernels.runner.tuning.plan import TuneRequest, plan
 from fastkernels.runner.tuning.stopwatch import Timed
 from fastkernels.runner.tuning.table import summarize
+from fastkernels.runner.worker.resources import default_threads
 
 ROUND_S, ROUND_SHARE = 60.0, 0.4  # of looking; at most this part of what is left of the run's seconds
 MOST_LOST = 2  # processes, before an implementation, or a case, is left out
@@ -72,7 +73,9 @@ class _Run:
     def report(self) -> TuneReport:
         complete = True
         end_s = self._begin + (self._request.seconds or float("inf"))
-        threads = max(1, (os.cpu_count() or 1) // self._request.processes)
+        # Times on a CPU are the judge's: it leaves a core to the system, for a barrier that waits for a busy one.
+        cores = default_threads() if self._request.device == "cpu" else os.cpu_count() or 1
+        threads = max(1, cores // self._request.processes)
         lanes = [Lane(self._request.device, threads) for _ in range(self._request.processes)]
         alone = Lane(self._request.device, threads) if self._request.device == "cuda" else lanes[0]
         try:
