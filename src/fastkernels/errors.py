@@ -19,7 +19,6 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
-
 _NEAR = 0.6  # how like a known name is to a mistyped one, of difflib's ratio
 
 

@@ -77,7 +77,7 @@ def command(
         _say("comment", markdown_path)
     if html_path or markdown_path:
         return
-    layout.show(document.parts(found), sys.stdout)
+    layout.show(document.parts(found, None if verbose else layout.room(sys.stdout)), sys.stdout)
 
 
 def _say(what: str, path: str) -> None:

@@ -202,6 +202,8 @@ def tell(report: TuneReport, say: Any) -> None:
         percent = f"{100 * summary.share:.1f} % of {summary.cases} cases"
         say(f"the table's choice is within {100 * (summary.bound - 1):.0f} % of the best in {percent}")
     _exceptions(summary.exceptions, say)
+    if lacking := layout.weaker((row.task, row.absent) for row in report.rows):
+        say(layout.plain(lacking).rstrip())
     apart = Counter((row.kernel, row.implementation) for row in report.rows if _is_apart(row.difference))
     for (kernel, name), count in apart.items():
         say(f"{kernel} {name}: other results than the first in {count} cases, so it is not chosen there")

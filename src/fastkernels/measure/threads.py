@@ -1,5 +1,6 @@
-"""Whether threads of torch are held up: an operator waits for its last thread, and one whose core is busy with
-other work comes milliseconds late. A median of such times is steady, and no time of the operator."""
+"""Whether threads of torch are held up. An operator waits for its last thread, and a thread whose core is
+busy with other work comes milliseconds late: the median of such times is steady, and no time of the operator.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def report(chosen: float | None, other: float | None, **changes) -> TuneReport:
             rows.append(
                 TunedRow(
                     **facts, us=us, chosen=name == "torch", contract="host", size=8, dtype="float32",
-                    noise_pct=0.1, difference=0.0,
+                    noise_pct=0.1, difference=0.0, absent=("Quack's norms",),
                 )
             )  # fmt: skip
     summary = table.summarize(rows, 3, {"L1/rms_norm": 2}, 1.0)
@@ -60,6 +60,7 @@ def test_fk_tune_proposes_and_writes_a_table(tmp_path: Path, monkeypatch) -> Non
     assert found.exit_code == 0, found.output
     assert "the table's choice is within 3 % of the best in 0.0 % of 1 cases" in found.stdout
     assert "  2.05  L1/rms_norm a-case: rms_norm=torch, best reference" in found.stdout
+    assert "baseline without Quack's norms: L1/rms_norm" in found.stdout
     assert "no time was left for 2 cases of L1/rms_norm" in found.stdout
     assert "rms_norm: reference\n  beyond the bound in 0 of 1 cases, before in 1" in found.stdout
     assert "100.0 % of 1 cases are within the bound: meets 99%" in found.stdout
