@@ -248,7 +248,8 @@ def _propose(found: Iterable[Proposal], say: Any) -> None:
     found = list(found)
     if not found:
         return
-    say("\nProposed")
+    changes = any(one.choices for one in found)
+    say("\nProposed" if changes else "")
     for one in found:
         if one.choices:
             told = ", ".join(_choice(choice) for choice in one.choices)
@@ -260,7 +261,9 @@ def _propose(found: Iterable[Proposal], say: Any) -> None:
     cases = sum(one.cases for one in found)
     share = 1 - len(after) / cases
     verb = "meets" if share >= WANTED else "misses"
-    say(f"with these, {100 * share:.1f} % of {cases} cases are within the bound: {verb} {WANTED:.0%}")
+    told = "with these" if changes else "with the entries as they are"
+    percent = f"{100 * share:.1f} % of {cases} cases"
+    say(f"{told}, {percent} are within the bound: {verb} {WANTED:.0%}")
     _exceptions(after, say)
 
 
