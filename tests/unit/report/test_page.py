@@ -15,7 +15,7 @@ import pytest
 
 from fastkernels import cli
 from fastkernels.records import AuditReport, AuditRow, CandidateFiles
-from fastkernels.report import commands, document, html, json, markdown, page
+from fastkernels.report import commands, document, html, json, layout, markdown, page
 from fastkernels.report.comparison import compare
 from tests.unit.report.conftest import failed, row
 from tests.unit.report.test_gate_report import EVIL, a_gate
