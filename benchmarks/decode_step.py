@@ -48,8 +48,12 @@ def parsed(text: str) -> list[Change]:
         what, *settings = part.split()
         if not re.fullmatch(r"use|attention|\d+x\d+", what) or not all(map(SETTING.fullmatch, settings)):
             raise ValueError(f"{part!r} is no change")
-        pairs = dict(setting.split("=") for setting in settings)
-        changes.append((what, pairs if what == "use" else {name: int(pairs[name]) for name in pairs}))
+        pairs: dict[str, Any] = dict(setting.split("=") for setting in settings)
+        if what != "use":
+            if not all(value.isdecimal() for value in pairs.values()):
+                raise ValueError(f"{part!r} is no change: constants are whole numbers")
+            pairs = {name: int(value) for name, value in pairs.items()}
+        changes.append((what, pairs))
     return changes
 
 

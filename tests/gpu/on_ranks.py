@@ -14,15 +14,14 @@ def on_ranks(ranks: int, folder: Path, limit_s: float, *names: str, **environmen
     """An AssertionError with what every rank said, if one fails or they take longer. None is left."""
     script, store = Path(__file__).parent / "ranks_on_gpus.py", folder / "store"
     logs = [folder / f"rank{rank}" for rank in range(ranks)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(ranks), str(store), *names],
-            stdout=log.open("wb"),
-            stderr=subprocess.STDOUT,
-            env=os.environ | environment,
-        )
-        for rank, log in enumerate(logs)
-    ]
+    processes: list[subprocess.Popen] = []
+    for rank, log in enumerate(logs):
+        command = [sys.executable, str(script), str(rank), str(ranks), str(store), *names]
+        with log.open("wb") as out:
+            started = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=os.environ | environment
+            )
+        processes.append(started)
     try:
         deadline = time.monotonic() + limit_s
         while any(process.poll() is None for process in processes) and time.monotonic() < deadline:

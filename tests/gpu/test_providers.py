@@ -27,7 +27,8 @@ from tests.unit.kernels.test_mxfp4 import ALPHA, MOST, glu_answer
 if not torch.cuda.is_available():
     pytest.skip("needs CUDA", allow_module_level=True)
 
-pytestmark = pytest.mark.gpu
+# What a library warns of when it is imported or compiles is no fault of ours.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 BF16, FP16 = torch.bfloat16, torch.float16
 # Keys before a window are what other rows stored, which is finite: these libraries weight them with zero.

@@ -94,19 +94,6 @@ def test_a_graph_replays_other_values(kernel: str, impl: str) -> None:
         assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu_tanh", "relu", "relu2", "tanh"])
-@pytest.mark.parametrize("has_bias", [True, False])
-def test_quacks_epilogues(name: str, has_bias: bool) -> None:
-    x, weight = randn(65, 264, dtype=BF16), randn(136, 264, dtype=BF16, seed=1, scale=264**-0.5)
-    bias = randn(136, dtype=BF16, seed=2) if has_bias else None
-    args = to_device((x, weight, bias, name), "cuda")
-    or_skip("linear_activation", "quack", args)
-    wide = [a.double() if isinstance(a, torch.Tensor) else a for a in (x, weight, bias, name)]
-    (answer,) = run("linear_activation", tuple(wide), "reference")
-    (y,) = run("linear_activation", args, "quack")
-    assert worst_row_error(y, answer) <= 2 * torch.finfo(BF16).eps
-
-
 @pytest.mark.parametrize(("is_shared", "is_weighted"), [(True, False), (False, True)])
 @pytest.mark.parametrize(
     "shape",

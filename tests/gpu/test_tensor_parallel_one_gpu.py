@@ -23,12 +23,13 @@ PROGRAM = "from tests.gpu import engine_on_one_gpu; engine_on_one_gpu.main()"
 
 def test_text_is_that_of_one_rank(pytestconfig: pytest.Config) -> None:
     """Float32 and tiny: the tokens of a choice do not depend on the order of a sum."""
+    paths = (str(pytestconfig.rootpath), os.environ.get("PYTHONPATH"))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         timeout=100,
-        env=os.environ | {"PYTHONPATH": str(pytestconfig.rootpath)},  # for rank 1 as well
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},  # for rank 1 as well
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr[-12000:]}"
     for name, (alone, both) in json.loads(done.stdout.splitlines()[-1])["texts"].items():

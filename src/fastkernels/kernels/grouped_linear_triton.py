@@ -40,9 +40,12 @@ class Tile(NamedTuple):
 
 # By rows of an expert on average. Few rows: the weight streams past them, so wide loads, many stages.
 # The first is within 3 % of the best of 54 on an H200 for one token and for 32 of Gemma 4, Mixtral and Kimi
-# Linear (benchmarks/sweeps/experts.py); the others are not measured yet.
+# Linear (benchmarks/sweeps/experts.py). Of 32 tokens of Mixtral an expert may have more than 16 rows, for which
+# it reads the weights twice: the second is 10 % faster then, and 1 % slower where none has
+# (experts_vs_vllm.py --variants). The others are not measured yet.
 TILES = (
-    (16, Tile(16, 128, 128, 1, 4, 5)),
+    (4, Tile(16, 128, 128, 1, 4, 5)),
+    (16, Tile(32, 128, 128, 1, 4, 4)),
     (64, Tile(64, 128, 64, 4, 4, 4)),
     (None, Tile(128, 256, 64, 8, 8, 3)),
 )

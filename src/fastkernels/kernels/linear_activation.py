@@ -16,7 +16,6 @@ from fastkernels.kernels import checks
 from fastkernels.kernels.activation import ACTIVATIONS, Name, activation
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.linear import linear
-from fastkernels.kernels.providers import PROVIDERS
 
 
 def _reference(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, name: str) -> Tensor:
@@ -63,7 +62,6 @@ _linear_activation = Kernel(
         Implementation("triton", "fastkernels.kernels.linear_triton"),
         Implementation("gemv", "fastkernels.kernels.linear_gemv"),
         Implementation("tf32x3", "fastkernels.kernels.linear_tf32x3"),
-        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
     ),
     rows=lambda x_TK, *_: x_TK.numel() // x_TK.shape[-1],
 )

@@ -16,7 +16,6 @@ from torch import Tensor
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.glu import ACTIVATIONS, Activation, glu
 from fastkernels.kernels.linear import linear
-from fastkernels.kernels.providers import PROVIDERS
 
 
 def _reference(x_TD: Tensor, weight_2FD: Tensor, bias_2F: Tensor | None, activation: str) -> Tensor:
@@ -40,7 +39,6 @@ _linear_glu = Kernel(
         Implementation("gemv", f"{__name__}_gemv"),
         Implementation("triton", f"{__name__}_triton"),
         Implementation("parts", _parts, devices=("cpu", "cuda")),
-        Implementation("quack", f"{PROVIDERS}.quack", requires=("quack",), extra="quack"),
     ),
     rows=lambda x_TD, *_: x_TD.numel() // x_TD.shape[-1],
 )

@@ -35,7 +35,7 @@ DECODE: dict[str, tuple[int, dict[str, Any]]] = {
         {"seq_lens": [300, 5], "window": 170, "sinks": True, "heads": (16, 1), "head_dim": 128},
     ),
     "clusters": (36, {"seq_lens": [900, 0, 70, 200], "sinks": True, "heads": (8, 1), "head_dim": 200}),
-    "one-cluster": (9, {"seq_lens": [300], "heads": (4, 1), "head_dim": 256}),
+    "one-cluster": (5, {"seq_lens": [300], "heads": (4, 1), "head_dim": 256}),
 }
 
 

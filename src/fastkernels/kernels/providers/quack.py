@@ -1,7 +1,8 @@
-"""QuACK's kernels in CuTe DSL: norms, softmax, rope, and matrix products with an epilogue.
+"""QuACK's kernels in CuTe DSL: norms, softmax, rope, matrix products.
 
 It compiles a kernel at the first call of each width and dtype. Matrix products have the configuration that it
-takes without tuning, which would compile dozens. Its top-k is not here: it returns weights of 16 bits. Nor is
+takes without tuning, which would compile dozens. Its products with an activation are not here: 0.6.5 refuses
+them with CuTe DSL 4.8.1, which pip installs with it. Nor is its top-k, which returns weights of 16 bits, nor
 its cross entropy: no kernel of ours computes losses.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from quack.gemm_interface import gemm, gemm_act
+from quack.gemm_interface import gemm
 from quack.rmsnorm import layernorm_fwd, rmsnorm_fwd
 from quack.rotary import apply_rotary
 from quack.softmax import softmax_fwd
@@ -22,20 +23,12 @@ from fastkernels.kernels import checks
 
 HOPPER = (9, 0)
 WIDEST = 262144  # elements of a row, which a cluster of thread blocks holds
-_ACTIVATIONS = {
-    "silu": "silu",
-    "gelu_tanh": "gelu_tanh_approx",
-    "relu": "relu",
-    "relu2": "relu_sq",
-    "tanh": "tanh",
-}
-_GATED = {"silu": "swiglu", "gelu_tanh": "geglu"}
 
 
 def unsupported(kernel: str, x: Tensor, *rest: Any) -> str | None:
     tensors = [t for t in rest if isinstance(t, Tensor)]
-    if kernel.startswith("linear"):
-        return _not_multiplied(kernel, x, *rest)
+    if kernel == "linear":
+        return _not_multiplied(x, *rest)
     if kernel in ("rope", "rope_pairs"):
         q, k, cos_sin = tensors if kernel == "rope" else (x, *tensors)
         return _not_rotated(q, k, cos_sin)
@@ -43,6 +36,8 @@ def unsupported(kernel: str, x: Tensor, *rest: Any) -> str | None:
         return "normalises the sum of 16-bit tensors before it is rounded"
     if x.shape[-1] > WIDEST:
         return f"serves rows of up to {WIDEST} elements, not {x.shape[-1]}"
+    if kernel == "softmax" and x.shape[-1] * x.element_size() % checks.VECTOR_BYTES:
+        return f"needs rows of a multiple of {checks.VECTOR_BYTES} bytes"
     rows = (x, tensors[0]) if kernel == "add_rms_norm" else (x,)
     return checks.not_float32_compute(x, *tensors) or checks.not_rows(*rows) or checks.not_aligned(*rows)
 
@@ -58,16 +53,12 @@ def _not_rotated(q: Tensor, k: Tensor, cos_sin: Tensor) -> str | None:
     return checks.not_aligned(q, k)
 
 
-def _not_multiplied(kernel: str, x: Tensor, weight: Tensor, bias: Tensor | None, act: str = "") -> str | None:
-    names = _GATED if kernel == "linear_glu" else _ACTIVATIONS
-    if act and act not in names:
-        return f"has {', '.join(names)}, not {act}"
+def _not_multiplied(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
     if x.is_cuda and torch.cuda.get_device_capability(x.device) < HOPPER:
         return "needs compute capability 9.0"
     if not x.numel():
         return "needs at least one row"
-    outputs = weight.shape[0] // (2 if kernel == "linear_glu" else 1)
-    if outputs * weight.element_size() % checks.VECTOR_BYTES:
+    if weight.shape[0] * weight.element_size() % checks.VECTOR_BYTES:
         return f"needs output rows of a multiple of {checks.VECTOR_BYTES} bytes"
     rows = x if x.ndim == 2 else x.contiguous()
     return checks.not_half(x, weight, *checks.given(bias)) or checks.not_aligned(rows, weight)
@@ -115,23 +106,6 @@ def _rotated(x_BSHK: Tensor, cos_SR: Tensor, sin_SR: Tensor, interleaved: bool) 
 def linear(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     y_TN = gemm(x_TK.flatten(0, -2), weight_NK.T, bias=bias_N, tuned=False)
     return y_TN.view(*x_TK.shape[:-1], weight_NK.shape[0])
-
-
-def linear_activation(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, name: str) -> Tensor:
-    return _activated(x_TK, weight_NK, bias_N, activation=_ACTIVATIONS[name])
-
-
-def linear_glu(x_TD: Tensor, weight_2FD: Tensor, bias_2F: Tensor | None, activation: str) -> Tensor:
-    """It reads gates and what they multiply from the two halves of the weight; the halves of a bias it
-    interleaves in a copy, whose time counts."""
-    halves = ("B",) if bias_2F is None else ("B", "bias")
-    return _activated(x_TD, weight_2FD, bias_2F, activation=_GATED[activation], concat_layout=halves)
-
-
-def _activated(x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, **options: Any) -> Tensor:
-    x, w = x_TK.flatten(0, -2), weight_NK.T
-    _, y_TN = gemm_act(x, w, bias=bias_N, store_preact=False, tuned=False, **options)
-    return y_TN.view(*x_TK.shape[:-1], y_TN.shape[-1])
 
 
 def _offset(weight_D: Tensor | None, plus_one: bool) -> float:
