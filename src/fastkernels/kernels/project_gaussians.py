@@ -38,7 +38,7 @@ def _project(
     scales_N3: Tensor,
     viewmats_C44: Tensor,
     Ks_C33: Tensor,
-    opacities_N: Tensor,
+    opacities_N: Tensor | None,
     width: int,
     height: int,
     eps2d: float,
@@ -78,10 +78,13 @@ def _project(
     det = xx * yy - xy * xy
     is_seen = is_deep & (det > 0)
     share = torch.where(is_seen, 1 / torch.where(is_seen, det, 1), 0)
-    sigmas = torch.sqrt(2 * torch.log((opacities_N / LEAST_ALPHA).clamp_min(1))).clamp_max(MOST_SIGMAS)
+    sigmas, is_drawn = MOST_SIGMAS, is_seen
+    if opacities_N is not None:
+        sigmas = torch.sqrt(2 * torch.log((opacities_N / LEAST_ALPHA).clamp_min(1))).clamp_max(MOST_SIGMAS)
+        is_drawn = is_drawn & (opacities_N >= LEAST_ALPHA)
     rx, ry = _whole(sigmas * torch.sqrt(xx)), _whole(sigmas * torch.sqrt(yy))
-    is_drawn = is_seen & (opacities_N >= LEAST_ALPHA) & ((rx > radius_clip) | (ry > radius_clip))
-    is_drawn &= (u + rx > 0) & (u - rx < width) & (v + ry > 0) & (v - ry < height)
+    is_drawn = is_drawn & ((rx > radius_clip) | (ry > radius_clip))
+    is_drawn = is_drawn & (u + rx > 0) & (u - rx < width) & (v + ry > 0) & (v - ry < height)
     return (
         torch.where(is_drawn[..., None], torch.stack((rx, ry), -1), 0),
         torch.where(is_seen[..., None], torch.stack((u, v), -1), 0),
@@ -119,7 +122,7 @@ def _fake(means_N3: Tensor, quats_N4: Tensor, scales_N3: Tensor, viewmats_C44: T
 
 _project_gaussians = Kernel(
     "project_gaussians",
-    "(Tensor means, Tensor quats, Tensor scales, Tensor viewmats, Tensor Ks, Tensor opacities, int width, "
+    "(Tensor means, Tensor quats, Tensor scales, Tensor viewmats, Tensor Ks, Tensor? opacities, int width, "
     "int height, float eps2d, float near_plane, float far_plane, float radius_clip)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     _project,
@@ -136,7 +139,7 @@ def project_gaussians(
     scales_N3: Tensor,
     viewmats_C44: Tensor,
     Ks_C33: Tensor,
-    opacities_N: Tensor,
+    opacities_N: Tensor | None,
     width: int,
     height: int,
     eps2d: float = 0.3,
@@ -148,7 +151,7 @@ def project_gaussians(
 ) -> Parts:
     """(radii [C, N, 2], means2d [C, N, 2], depths [C, N], conics [C, N, 3]), all in the dtype of means, which
     all arguments have: float32 or float64. Quaternions (w, x, y, z) of any length, scales and opacities as
-    they are used, viewmats from the world to a camera that looks along z, Ks without skew.
+    they are used (k is 3.33 without opacities), viewmats from the world to a camera that looks along z, Ks without skew.
 
     Radii are whole numbers in pixels. Raises KernelError when `impl` cannot serve the call.
     """

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastkernels.kernels import checks
 from fastkernels.kernels.project_gaussians import LEAST_ALPHA
 from fastkernels.kernels.rasterize_to_pixels import LEAST_T, MOST_ALPHA
 
@@ -33,7 +33,9 @@ def unsupported(kernel: str, *args: Any) -> str | None:
         return f"serves tiles of {TILE_SIZES} pixels, not {tile_size}"
     if not all(tensor.is_contiguous() for tensor in tensors):
         return "needs contiguous tensors"
-    return checks.not_float32_compute(*(tensor for tensor in tensors if tensor.is_floating_point()))
+    if wrong := {tensor.dtype for tensor in tensors if tensor.is_floating_point()} - {torch.float32}:
+        return f"computes in float32, not {wrong.pop()}"
+    return None
 
 
 @triton.jit(do_not_specialize=["tiles", "entries", "wide"])
