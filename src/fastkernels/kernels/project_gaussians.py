@@ -58,9 +58,7 @@ def _project(
     view = [[viewmats_C44[:, i, j, None] for j in range(4)] for i in range(3)]
     px, py, pz = (sum(view[i][j] * mu[j] for j in range(3)) + view[i][3] for i in range(3))
     # Rows of W3 M, whose products are S_c.
-    axes = [
-        [sum(view[i][j] * turn[j][k] for j in range(3)) * s[k] for k in range(3)] for i in range(3)
-    ]
+    axes = [[sum(view[i][j] * turn[j][k] for j in range(3)) * s[k] for k in range(3)] for i in range(3)]
     fx, fy, cx, cy = (Ks_C33[:, i, j, None] for i, j in ((0, 0), (1, 1), (0, 2), (1, 2)))
     is_deep = (pz >= near_plane) & (pz <= far_plane)
     depth = torch.where(is_deep, pz, 1)
@@ -71,14 +69,15 @@ def _project(
     ty = torch.clamp(py * inverse, -(cy / fy + margin_y), (height - cy) / fy + margin_y)
     # Rows of J W3 M.
     rows = [
-        [f * inverse * (axes[i][k] - t * axes[2][k]) for k in range(3)] for i, (f, t) in enumerate(((fx, tx), (fy, ty)))
+        [f * inverse * (axes[i][k] - t * axes[2][k]) for k in range(3)]
+        for i, (f, t) in enumerate(((fx, tx), (fy, ty)))
     ]
     xx, xy, yy = (sum(rows[a][k] * rows[b][k] for k in range(3)) for a, b in ((0, 0), (0, 1), (1, 1)))
     xx, yy = xx + eps2d, yy + eps2d
     det = xx * yy - xy * xy
     is_seen = is_deep & (det > 0)
     share = torch.where(is_seen, 1 / torch.where(is_seen, det, 1), 0)
-    sigmas, is_drawn = MOST_SIGMAS, is_seen
+    sigmas, is_drawn = torch.full_like(pz, MOST_SIGMAS), is_seen
     if opacities_N is not None:
         sigmas = torch.sqrt(2 * torch.log((opacities_N / LEAST_ALPHA).clamp_min(1))).clamp_max(MOST_SIGMAS)
         is_drawn = is_drawn & (opacities_N >= LEAST_ALPHA)

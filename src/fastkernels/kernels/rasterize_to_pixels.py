@@ -39,41 +39,40 @@ def _reference(
     image_height: int,
     tile_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """One Gaussian of every tile at a time; tiles with long lists come first, so that those are the first."""
+    """One Gaussian of every tile at a time; tiles with long lists come first, so that those are the first.
+
+    `left` is what the whole list would leave of the light, `through` what it leaves where the pixel ends.
+    """
     images, high, wide = isect_offsets_CYX.shape
     channels, device, dtype = colors_CND.shape[-1], colors_CND.device, colors_CND.dtype
     starts_T = isect_offsets_CYX.flatten().long()
-    entries = int((flatten_ids_M >= 0).sum())
-    counts_T = torch.cat((starts_T, starts_T.new_tensor([entries]))).diff()
-    counts_T, order_T = counts_T.sort(descending=True, stable=True)
-    starts_T = starts_T[order_T]
-    within_P = torch.arange(tile_size**2, device=device)
-    tile_T = order_T % (high * wide)
-    x_TP = (tile_T % wide * tile_size)[:, None] + within_P % tile_size + 0.5
-    y_TP = (tile_T // wide * tile_size)[:, None] + within_P // tile_size + 0.5
-    x_TP, y_TP = x_TP.to(dtype), y_TP.to(dtype)
-    # A background is the colour of what shines through.
+    entries = (flatten_ids_M >= 0).sum(dtype=torch.int64)
+    counts_T, order_T = torch.cat((starts_T, entries[None])).diff().sort(descending=True, stable=True)
+    starts_T, tile_T, within_P = starts_T[order_T], order_T % (high * wide), torch.arange(tile_size**2)
+    x_P, y_P = (part.to(device) + 0.5 for part in (within_P % tile_size, within_P // tile_size))
+    x_TP = ((tile_T % wide * tile_size)[:, None] + x_P).to(dtype)
+    y_TP = ((tile_T // wide * tile_size)[:, None] + y_P).to(dtype)
     out_TPD = torch.zeros(*x_TP.shape, channels, dtype=dtype, device=device)
-    through_TP, done_TP = torch.ones_like(x_TP), torch.zeros_like(x_TP, dtype=torch.bool)
+    left_TP, through_TP = torch.ones_like(x_TP), torch.ones_like(x_TP)
+    means_G2, conics_G3, colors_GD = (each.flatten(0, 1) for each in (means2d_CN2, conics_CN3, colors_CND))
     lengths = counts_T.tolist()
     live = len(lengths)
-    for step in range(lengths[0] if lengths else 0):
+    for step in range(lengths[0]):
         while lengths[live - 1] <= step:
             live -= 1
         id_T = flatten_ids_M[starts_T[:live] + step].long()
-        u_T2, conic_T3 = means2d_CN2.flatten(0, 1)[id_T], conics_CN3.flatten(0, 1)[id_T]
-        dx, dy = u_T2[:, :1] - x_TP[:live], u_T2[:, 1:] - y_TP[:live]
-        a, b, c = (part[:, None] for part in conic_T3.unbind(-1))
-        sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
+        u_T1, v_T1 = means_G2[id_T].split(1, -1)
+        a_T1, b_T1, c_T1 = conics_G3[id_T].split(1, -1)
+        dx, dy = u_T1 - x_TP[:live], v_T1 - y_TP[:live]
+        sigma = 0.5 * (a_T1 * dx * dx + c_T1 * dy * dy) + b_T1 * dx * dy
         alpha = (opacities_CN.flatten()[id_T][:, None] * torch.exp(-sigma)).clamp_max(MOST_ALPHA)
-        through, done = through_TP[:live], done_TP[:live]
-        after = through * (1 - alpha)
-        is_met = ~done & (sigma >= 0) & _at_least(alpha, LEAST_ALPHA)
-        done |= is_met & ~_at_least(after, LEAST_T, is_strict=True)
-        is_met &= ~done
-        weight = torch.where(is_met, alpha * through, 0)
-        out_TPD[:live] += weight[..., None] * colors_CND.flatten(0, 1)[id_T][:, None]
-        through_TP[:live] = torch.where(is_met, after, through)
+        is_met = (sigma >= 0) & _decided(alpha >= LEAST_ALPHA, alpha, LEAST_ALPHA)
+        alpha = torch.where(is_met, alpha, 0)
+        left_TP[:live] *= 1 - alpha
+        goes_on = _decided(left_TP[:live] > LEAST_T, left_TP[:live], LEAST_T)
+        weight_TP = torch.where(goes_on, alpha * through_TP[:live], 0)
+        out_TPD[:live] += weight_TP[..., None] * colors_GD[id_T][:, None]
+        through_TP[:live] = torch.where(goes_on, left_TP[:live], through_TP[:live])
     out_TPD, through_TP = (torch.empty_like(x).index_copy_(0, order_T, x) for x in (out_TPD, through_TP))
     through_CYX1 = _image(through_TP[..., None], images, high, wide, tile_size, image_height, image_width)
     out_CYXD = _image(out_TPD, images, high, wide, tile_size, image_height, image_width)
@@ -82,12 +81,14 @@ def _reference(
     return out_CYXD, 1 - through_CYX1
 
 
-def _at_least(x: Tensor, bound: float, is_strict: bool = False) -> Tensor:
-    found = x > bound if is_strict else x >= bound
+def _decided(found: Tensor, x: Tensor, bound: float) -> Tensor:
+    """Whether x is above its bound, or the other way."""
     return found ^ ((x - bound).abs() <= _undecided * bound) if _undecided else found
 
 
-def _image(tiles_TPD: Tensor, images: int, high: int, wide: int, size: int, height: int, width: int) -> Tensor:
+def _image(
+    tiles_TPD: Tensor, images: int, high: int, wide: int, size: int, height: int, width: int
+) -> Tensor:
     """[C, height, width, D] of the pixels of tiles [C high wide, size^2, D]."""
     parts = tiles_TPD.view(images, high, wide, size, size, -1).transpose(2, 3)
     return parts.reshape(images, high * size, wide * size, -1)[:, :height, :width].contiguous()

@@ -130,7 +130,9 @@ def _in_two_steps(
 def _fake(means2d_CN2: Tensor, radii: Tensor, depths: Tensor, size: int, wide: int, high: int,
           max_isects: int | None) -> Pairs:  # fmt: skip
     if max_isects is None:
-        raise ValueError("isect_tiles: without max_isects the number of pairs is known only when they are there")
+        raise ValueError(
+            "isect_tiles: without max_isects the number of pairs is known only when they are there"
+        )
     return _none(means2d_CN2, max_isects)
 
 

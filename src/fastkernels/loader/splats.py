@@ -53,7 +53,9 @@ def drawn(spec: TensorSpec, case: Case, seed: int, device: torch.device | str) -
 
 def look_at_middle(angle: float, distance: float) -> Tensor:
     """float64 [4, 4]: the view of a camera on the orbit, x to the right, y down and z forward."""
-    eye = distance * torch.tensor((math.cos(angle), math.sin(angle), HEIGHT), dtype=torch.float64, device="cpu")
+    eye = distance * torch.tensor(
+        (math.cos(angle), math.sin(angle), HEIGHT), dtype=torch.float64, device="cpu"
+    )
     forward = -eye / eye.norm()
     right = torch.linalg.cross(forward, forward.new_tensor((0, 0, 1)))
     right = right / right.norm()
@@ -66,15 +68,20 @@ def look_at_middle(angle: float, distance: float) -> Tensor:
 def _sizes(case: Case) -> _Sizes:
     inputs: dict[str, Any] = {**case.init.get("config", {}), **case.inputs}
     shapes = {name: value.shape for name, value in case.inputs.items() if isinstance(value, TensorSpec)}
-    cameras = shapes["viewmats"][0] if "viewmats" in shapes else inputs.get("n_images") or shapes["means2d"][0]
-    places = (shapes.get("flatten_ids") or shapes.get("isect_ids") or (0,))[0] or inputs.get("max_isects") or 0
+    cameras = (
+        shapes["viewmats"][0] if "viewmats" in shapes else inputs.get("n_images") or shapes["means2d"][0]
+    )
+    places = (
+        (shapes.get("flatten_ids") or shapes.get("isect_ids") or (0,))[0] or inputs.get("max_isects") or 0
+    )
     gaussians = places // _PAIRS // cameras
     for name, axis in (("means", 0), ("means2d", 1)):
         if name in shapes:
             gaussians = shapes[name][axis]
     tile = inputs.get("tile_size", TILE)
     width, height = (
-        inputs.get(side) or inputs.get(f"image_{side}") or inputs[f"tile_{side}"] * tile for side in ("width", "height")
+        inputs.get(side) or inputs.get(f"image_{side}") or inputs[f"tile_{side}"] * tile
+        for side in ("width", "height")
     )
     return _Sizes(cameras, gaussians, width, height, tile, places)
 
@@ -89,7 +96,9 @@ def _cloud(sizes: _Sizes, seed: int, device: str) -> dict[str, Tensor]:
     cameras, number = sizes.cameras, sizes.gaussians
     first, *distances = uniform(1 + cameras, low=0.9, high=1.1).tolist()
     angles = [2 * math.pi * (first + place / cameras) for place in range(cameras)]
-    views = [look_at_middle(angle, ORBIT * distance) for angle, distance in zip(angles, distances, strict=True)]
+    views = [
+        look_at_middle(angle, ORBIT * distance) for angle, distance in zip(angles, distances, strict=True)
+    ]
     focal = FOCAL * max(sizes.width, sizes.height)
     intrinsic = [[focal, 0.0, sizes.width / 2], [0.0, focal, sizes.height / 2], [0.0, 0.0, 1.0]]
     found = {
@@ -110,9 +119,10 @@ def _cloud(sizes: _Sizes, seed: int, device: str) -> dict[str, Tensor]:
 @lru_cache(maxsize=2)
 def _pairs(sizes: _Sizes, seed: int, device: str) -> dict[str, Tensor]:
     cloud = _cloud(sizes, seed, device)
-    of_cloud = [cloud[name] for name in ("means", "quats", "scales", "viewmats", "Ks", "opacities")]
+    gaussians = (cloud["means"], cloud["quats"], cloud["scales"])
+    cameras = (cloud["viewmats"], cloud["Ks"])
     radii, means2d, depths, conics = kernels.project_gaussians(
-        *of_cloud, sizes.width, sizes.height, impl="reference"
+        *gaussians, *cameras, cloud["opacities"], sizes.width, sizes.height, impl="reference"
     )
     means2d = (means2d * _GRID).round() / _GRID
     tiles = (-(-sizes.width // sizes.tile), -(-sizes.height // sizes.tile))

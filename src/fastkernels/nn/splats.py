@@ -1,9 +1,9 @@
 """Trained Gaussians as their parameters: what random ones are like, and the two kinds of checkpoints.
 
-    gsplat's trainer   means [N, 3], scales [N, 3] (logarithms), quats [N, 4], opacities [N] (logits),
-                       sh0 [N, 1, 3], shN [N, K - 1, 3]
-    a PLY file         a column [N] for each number of a Gaussian, as Inria's trainer names them; f_rest has
-                       the coefficients of red first, then those of green, then of blue
+gsplat's trainer   means [N, 3], scales [N, 3] (logarithms), quats [N, 4], opacities [N] (logits),
+                   sh0 [N, 1, 3], shN [N, K - 1, 3]
+a PLY file         a column [N] for each number of a Gaussian, as Inria's trainer names them; f_rest has
+                   the coefficients of red first, then those of green, then of blue
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ def splat_range(name: str, parameter: Tensor) -> tuple[float, float] | None:
 
 
 def splat_map(sh_degree: int) -> WeightMap:
-    names = {"means": "means", "scales": "log_scales", "quats": "quats", "opacities": "logit_opacities", "sh": "sh"}
+    names = {
+        "means": "means",
+        "scales": "log_scales",
+        "quats": "quats",
+        "opacities": "logit_opacities",
+        "sh": "sh",
+    }
     return WeightMap(names, folding=Splats((sh_degree + 1) ** 2))
 
 
@@ -68,7 +74,8 @@ class Splats:
             "scales": [f"scale_{i}" for i in range(3)],
             "quats": [f"rot_{i}" for i in range(4)],
             "opacities": ["opacity"],
-            "sh": [f"f_dc_{c}" for c in range(3)] + [f"f_rest_{c * rest + k}" for k in range(rest) for c in range(3)],
+            "sh": [f"f_dc_{c}" for c in range(3)]
+            + [f"f_rest_{c * rest + k}" for k in range(rest) for c in range(3)],
         }
 
     def _stacked(self, found: dict[str, Tensor], misfits: Misfits) -> Iterator[tuple[str, Tensor]]:

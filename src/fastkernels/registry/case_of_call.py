@@ -230,7 +230,9 @@ def _id(
 
 def _counts(inputs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by name, of a tensor its rows."""
-    return {name: value.shape[0] if isinstance(value, TensorSpec) else value for name, value in inputs.items()}
+    return {
+        name: value.shape[0] if isinstance(value, TensorSpec) else value for name, value in inputs.items()
+    }
 
 
 def _window(init: dict[str, Any]) -> str:

@@ -204,6 +204,17 @@ def seed(generator: np.random.Generator) -> int:
 DRAWS: dict[str, Callable[..., Any]] = {
     draw.__name__: draw
     for draw in (
-        image, video, audio, normal, uniform, integers, lengths, entries, subset, orbit, intrinsics, seed,
+        image,
+        video,
+        audio,
+        normal,
+        uniform,
+        integers,
+        lengths,
+        entries,
+        subset,
+        orbit,
+        intrinsics,
+        seed,
     )
 }
