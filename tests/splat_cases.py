@@ -1,7 +1,5 @@
-"""Lists of Gaussians for tiles, as a renderer has them and as it may have them, and their images pixel by pixel.
-
-`drawn` projects a cloud; what it leaves out stands in `LISTS`: empty tiles and lists, one Gaussian in many
-places, lists as long as the Triton kernel's chunks (32), free places, images smaller than a tile."""
+"""Lists of Gaussians for tiles, and their images pixel by pixel: empty tiles and lists, lists as long as the
+Triton kernel's chunks (32), free places, an image smaller than a tile."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class Scene(NamedTuple):
 
 
 def scene(seed: int = 0, random: int = 60) -> Scene:
-    """float32, but for exact rotations. Random Gaussians, and in front: opaque ones that end pixels, one beside the image whose Jacobian
-    is clamped, one behind the first camera."""
+    """float32, but for exact rotations. Random Gaussians, and in front: opaque ones that end pixels, one
+    beside the image whose Jacobian is clamped, one behind the first camera."""
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:

@@ -244,7 +244,7 @@ def test_checkpoints_of_gsplat_and_of_inria_give_the_same_scene(tmp_path: Path):
     parts = {"means": model.means, "scales": model.log_scales, "quats": model.quats}
     parts |= {"opacities": model.logit_opacities, "sh0": sh[:, :1], "shN": sh[:, 1:]}
     written(tmp_path / "gsplat", {name: part.detach().clone() for name, part in parts.items()})
-    # Inria's columns as its trainer writes them: the rest of a channel's coefficients, then the next channel's.
+    # Inria's columns as its trainer writes them: the rest of red's coefficients, then of green's and blue's.
     columns = [model.means, torch.zeros_like(model.means), sh[:, 0], sh[:, 1:].mT.flatten(1)]
     columns += [model.logit_opacities[:, None], model.log_scales, model.quats]
     names = [

@@ -1,7 +1,7 @@
 """Gaussians of a scene as ellipses on the images of several cameras.
 
     S = M M^T,  M = R(q / |q|) diag(s)                       p = W3 mu + W[:3, 3],  S_c = W3 S W3^T
-    u = (fx p.x / p.z + cx, fy p.y / p.z + cy)               J: derivative of u at p with x / z and y / z clamped
+    u = (fx p.x / p.z + cx, fy p.y / p.z + cy)               J: derivative of u at p, x / z and y / z clamped
     S2 = J S_c J^T + eps2d I                                 conic = (S2_yy, -S2_xy, S2_xx) / det S2
     k = min(3.33, sqrt(2 ln(255 opacity)))                   radii = ceil(k sqrt(S2_xx)), ceil(k sqrt(S2_yy))
 
@@ -15,7 +15,7 @@ A radius is a whole number, and roundings may decide which: `other_way`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -56,9 +56,9 @@ def _project(
     )
     s, mu = scales_N3.unbind(-1), means_N3.unbind(-1)
     view = [[viewmats_C44[:, i, j, None] for j in range(4)] for i in range(3)]
-    px, py, pz = (sum(view[i][j] * mu[j] for j in range(3)) + view[i][3] for i in range(3))
+    px, py, pz = (_dot(row, mu) + row[3] for row in view)
     # Rows of W3 M, whose products are S_c.
-    axes = [[sum(view[i][j] * turn[j][k] for j in range(3)) * s[k] for k in range(3)] for i in range(3)]
+    axes = [[_dot(row, [part[k] for part in turn]) * s[k] for k in range(3)] for row in view]
     fx, fy, cx, cy = (Ks_C33[:, i, j, None] for i, j in ((0, 0), (1, 1), (0, 2), (1, 2)))
     is_deep = (pz >= near_plane) & (pz <= far_plane)
     depth = torch.where(is_deep, pz, 1)
@@ -72,7 +72,7 @@ def _project(
         [f * inverse * (axes[i][k] - t * axes[2][k]) for k in range(3)]
         for i, (f, t) in enumerate(((fx, tx), (fy, ty)))
     ]
-    xx, xy, yy = (sum(rows[a][k] * rows[b][k] for k in range(3)) for a, b in ((0, 0), (0, 1), (1, 1)))
+    xx, xy, yy = (_dot(rows[a], rows[b]) for a, b in ((0, 0), (0, 1), (1, 1)))
     xx, yy = xx + eps2d, yy + eps2d
     det = xx * yy - xy * xy
     is_seen = is_deep & (det > 0)
@@ -90,6 +90,10 @@ def _project(
         torch.where(is_seen, pz, 0),
         torch.stack((yy * share, -xy * share, xx * share), -1),
     )
+
+
+def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
 def _whole(radius: Tensor) -> Tensor:
@@ -150,7 +154,8 @@ def project_gaussians(
 ) -> Parts:
     """(radii [C, N, 2], means2d [C, N, 2], depths [C, N], conics [C, N, 3]), all in the dtype of means, which
     all arguments have: float32 or float64. Quaternions (w, x, y, z) of any length, scales and opacities as
-    they are used (k is 3.33 without opacities), viewmats from the world to a camera that looks along z, Ks without skew.
+    they are used (k is 3.33 without opacities), viewmats from the world to a camera that looks along z, Ks
+    without skew.
 
     Radii are whole numbers in pixels. Raises KernelError when `impl` cannot serve the call.
     """

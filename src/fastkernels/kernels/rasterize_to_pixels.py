@@ -114,8 +114,9 @@ def _fake(means2d_CN2: Tensor, conics: Tensor, colors_CND: Tensor, opacities: Te
 
 _rasterize_to_pixels = Kernel(
     "rasterize_to_pixels",
-    "(Tensor means2d, Tensor conics, Tensor colors, Tensor opacities, Tensor isect_offsets, Tensor flatten_ids, "
-    "Tensor? backgrounds, int image_width, int image_height, int tile_size) -> (Tensor, Tensor)",
+    "(Tensor means2d, Tensor conics, Tensor colors, Tensor opacities, Tensor isect_offsets, "
+    "Tensor flatten_ids, Tensor? backgrounds, int image_width, int image_height, int tile_size)"
+    " -> (Tensor, Tensor)",
     _reference,
     fake=_fake,
     implementations=(Implementation("triton", f"{__name__}_triton"),),

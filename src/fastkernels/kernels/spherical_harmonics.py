@@ -80,7 +80,6 @@ def spherical_harmonics(
     if not 0 <= degree <= MOST_DEGREE:
         raise ValueError(f"spherical_harmonics: degree {degree}, served are 0 to {MOST_DEGREE}")
     if coeffs.shape[-2] < (degree + 1) ** 2:
-        raise ValueError(
-            f"spherical_harmonics: degree {degree} has {(degree + 1) ** 2} coefficients, not {coeffs.shape[-2]}"
-        )
+        needed = f"degree {degree} has {(degree + 1) ** 2} coefficients"
+        raise ValueError(f"spherical_harmonics: {needed}, not {coeffs.shape[-2]}")
     return _spherical_harmonics(dirs, coeffs, masks, degree, impl=impl)

@@ -7,8 +7,8 @@
     key = image << (32 + b) | tile << 32 | bits of the depth as float32      b = floor(log2(tiles)) + 1
     tiles from floor((u - r) / tile_size) to before ceil((u + r) / tile_size), cut to the image
 
-C images · N Gaussians · M places for pairs. How many pairs there are depends on the scene. `max_isects` is the
-caller's bound: M is that, nothing is read on the host, and a call can be captured in a CUDA graph. Places
+C images · N Gaussians · M places for pairs. How many pairs there are depends on the scene. `max_isects` is
+the caller's bound: M is that, nothing is read on the host, and a call can be captured in a CUDA graph. Places
 behind the last pair hold the largest key and -1. Where there are more pairs than places, some are left out,
 and tiles_per_gauss adds up to more than M: that is the caller's to look at. With None the host reads the
 number, and M is it.
@@ -34,12 +34,13 @@ def tile_bits(tile_width: int, tile_height: int) -> int:
 def _boxes(
     means2d_CN2: Tensor, radii_CN2: Tensor, tile_size: int, tile_width: int, tile_height: int
 ) -> tuple[Tensor, Tensor]:
-    """(the first tile, how many) of each Gaussian, int64 [C, N, 2]. In float64: no rounding chooses a tile."""
+    """(the first tile, how many) of each Gaussian, int64 [C, N, 2]. In float64: no rounding decides."""
     centre_CN2, radius_CN2 = means2d_CN2.double(), radii_CN2.double()
-    most_2 = torch.tensor((tile_width, tile_height), device=means2d_CN2.device)
-    zero_2 = torch.zeros_like(most_2)
-    first_CN2 = ((centre_CN2 - radius_CN2) / tile_size).floor().long().clamp(zero_2, most_2)
-    after_CN2 = ((centre_CN2 + radius_CN2) / tile_size).ceil().long().clamp(zero_2, most_2)
+    bounds = ((centre_CN2 - radius_CN2) / tile_size).floor(), ((centre_CN2 + radius_CN2) / tile_size).ceil()
+    first_CN2, after_CN2 = (
+        torch.stack((bound[..., 0].clamp(0, tile_width), bound[..., 1].clamp(0, tile_height)), -1).long()
+        for bound in bounds
+    )
     is_drawn_CN1 = (radius_CN2 > 0).all(-1, keepdim=True)
     return first_CN2, torch.where(is_drawn_CN1, after_CN2 - first_CN2, 0)
 
@@ -47,7 +48,7 @@ def _boxes(
 def _emitted(
     first_G2: Tensor, wide_G: Tensor, counts_G: Tensor, tile_width: int, places: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each place (Gaussian, tile, whether it has a pair), Gaussian by Gaussian. No size depends on data."""
+    """Of each place its Gaussian, its tile and whether it has a pair. No size depends on data."""
     ends_G = counts_G.cumsum(0)
     place_M = torch.arange(places, device=counts_G.device)
     at_M = torch.searchsorted(ends_G, place_M, right=True).clamp_max(max(len(counts_G) - 1, 0))

@@ -18,5 +18,6 @@ class SphericalHarmonics(nn.Module):
     def forward(
         self, degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks: Tensor | None = None
     ) -> Tensor:
-        """dirs [.., N, 3] of any length, coeffs [N, K, 3] or [.., N, K, 3], masks bool [.., N] -> [.., N, 3]"""
+        """dirs [.., N, 3] of any length, coeffs [N, K, 3] or [.., N, K, 3], masks bool [.., N]
+        -> [.., N, 3]"""
         return kernels.spherical_harmonics(dirs, coeffs, masks, degrees_to_use)

@@ -53,8 +53,8 @@ class Rasterization(nn.Module):
         Ks [C, 3, 3], backgrounds [C, 3] -> render_colors [C, height, width, 3], render_alphas
         [C, height, width, 1]"""
         radii, means2d, depths, conics = self.fully_fused_projection(
-            means, None, quats, scales, viewmats, Ks, width, height, eps2d, near_plane, far_plane, radius_clip,
-            opacities,
+            means, None, quats, scales, viewmats, Ks, width, height, eps2d, near_plane, far_plane,
+            radius_clip, opacities,
         )  # fmt: skip
         # A camera looks from -R^T t: its matrix is a rotation and a shift.
         campos_C3 = -(viewmats[:, :3, :3] * viewmats[:, :3, 3:]).sum(1)
