@@ -9,7 +9,7 @@
 
 C images · N Gaussians · M places for pairs. How many pairs there are depends on the scene. `max_isects` is
 the caller's bound: M is that, nothing is read on the host, and a call can be captured in a CUDA graph. Places
-behind the last pair hold the largest key and -1. Where there are more pairs than places, some are left out,
+behind the last pair hold the key 2^62 and id -1. Where there are more pairs than places, some are left out,
 and tiles_per_gauss adds up to more than M: that is the caller's to look at. With None the host reads the
 number, and M is it.
 """
@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.compiled import compiled
 
-NONE = torch.iinfo(torch.int64).max  # the key of a free place
+NONE = 1 << 62  # the key of a free place, above those of pairs: images and tiles have 30 bits
 _SHORT = torch.iinfo(torch.int16).max
 
 Pairs = tuple[Tensor, Tensor, Tensor]
@@ -128,6 +129,10 @@ def _in_two_steps(
     return counts_CN.int(), key_M, torch.where(is_pair_M, from_G[at_M], -1).int()
 
 
+def _unbounded(*args: object) -> str | None:
+    return "needs max_isects: one graph has no number that the host reads" if args[-1] is None else None
+
+
 def _fake(means2d_CN2: Tensor, radii: Tensor, depths: Tensor, size: int, wide: int, high: int,
           max_isects: int | None) -> Pairs:  # fmt: skip
     if max_isects is None:
@@ -161,7 +166,10 @@ _isect_tiles = Kernel(
     "int? max_isects) -> (Tensor, Tensor, Tensor)",
     _reference,
     fake=_fake,
-    implementations=(Implementation("torch", _in_two_steps, devices=("cpu", "cuda")),),
+    implementations=(
+        Implementation("inductor", compiled(_in_two_steps), unsupported=_unbounded),
+        Implementation("torch", _in_two_steps, devices=("cpu", "cuda")),
+    ),
     rows=lambda means2d_CN2, *_: means2d_CN2.shape[1],
 )
 

@@ -6,7 +6,7 @@
     isect_offset_encode   where the pairs of each tile begin
 
 C images, N Gaussians, b = floor(log2(tiles)) + 1. M = max_isects is the bound of the caller: how many pairs
-there are depends on the scene. Free places are the last ones, with the largest int64 and id -1. With
+there are depends on the scene. Free places are the last ones, with key 2^62 and id -1. With
 max_isects None the host reads the number. Tiles are from floor((u - r) / tile_size) to before
 ceil((u + r) / tile_size). Exact: a depth has its bits as float32.
 Mirrors gsplat.isect_tiles and gsplat.isect_offset_encode.
