@@ -21,6 +21,7 @@ from fastkernels.kernels.project_gaussians import LEAST_ALPHA
 from fastkernels.kernels.rasterize_to_pixels import LEAST_T, MOST_ALPHA
 
 CHUNK = 32  # Gaussians between two looks at what is left
+AHEAD = 4  # Gaussians whose numbers are on their way together
 CHANNELS = 3
 TILE_SIZES = (8, 16, 32)
 
@@ -41,7 +42,7 @@ def unsupported(kernel: str, *args: Any) -> str | None:
 @triton.jit(do_not_specialize=["tiles", "entries", "wide"])
 def _blend(means2d, conics, colors, opacities, offsets, ids, backgrounds, out, alphas, width, height, wide,
            tiles, entries, HAS_BACKGROUND: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-           LEAST_ALPHA: tl.constexpr, MOST_ALPHA: tl.constexpr, LEAST_T: tl.constexpr):  # fmt: skip
+           AHEAD: tl.constexpr, LEAST_ALPHA: tl.constexpr, MOST_ALPHA: tl.constexpr, LEAST_T: tl.constexpr):  # fmt: skip
     tile = tl.program_id(0)
     image, place = tile // tiles, tile % tiles
     pixel = tl.arange(0, SIZE * SIZE)
@@ -59,7 +60,7 @@ def _blend(means2d, conics, colors, opacities, offsets, ids, backgrounds, out, a
     blue = tl.zeros([SIZE * SIZE], tl.float32)
     most_left = tl.max(left, 0)
     while (at < end) & (most_left > LEAST_T):
-        for i in range(CHUNK):
+        for i in tl.range(CHUNK, loop_unroll_factor=AHEAD):
             gaussian = tl.load(ids + at + i, mask=at + i < end, other=-1)
             is_there = gaussian >= 0
             g = tl.maximum(gaussian, 0).to(tl.int64)
@@ -116,7 +117,7 @@ def rasterize_to_pixels(
         means2d_CN2, conics_CN3, colors_CND, opacities_CN, isect_offsets_CYX, flatten_ids_M,
         colors_CND if backgrounds_CD is None else backgrounds_CD, out_CYXD, alphas_CYX1,
         image_width, image_height, wide, high * wide, len(flatten_ids_M),
-        HAS_BACKGROUND=backgrounds_CD is not None, SIZE=tile_size, CHUNK=CHUNK, LEAST_ALPHA=LEAST_ALPHA,
-        MOST_ALPHA=MOST_ALPHA, LEAST_T=LEAST_T, num_warps=2,
+        HAS_BACKGROUND=backgrounds_CD is not None, SIZE=tile_size, CHUNK=CHUNK, AHEAD=AHEAD,
+        LEAST_ALPHA=LEAST_ALPHA, MOST_ALPHA=MOST_ALPHA, LEAST_T=LEAST_T, num_warps=2,
     )  # fmt: skip
     return out_CYXD, alphas_CYX1
