@@ -42,7 +42,8 @@ def unsupported(kernel: str, *args: Any) -> str | None:
 @triton.jit(do_not_specialize=["tiles", "entries", "wide"])
 def _blend(means2d, conics, colors, opacities, offsets, ids, backgrounds, out, alphas, width, height, wide,
            tiles, entries, HAS_BACKGROUND: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-           AHEAD: tl.constexpr, LEAST_ALPHA: tl.constexpr, MOST_ALPHA: tl.constexpr, LEAST_T: tl.constexpr):  # fmt: skip
+           AHEAD: tl.constexpr, LEAST_ALPHA: tl.constexpr, MOST_ALPHA: tl.constexpr,
+           LEAST_T: tl.constexpr):  # fmt: skip
     tile = tl.program_id(0)
     image, place = tile // tiles, tile % tiles
     pixel = tl.arange(0, SIZE * SIZE)
