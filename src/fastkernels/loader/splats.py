@@ -44,7 +44,7 @@ def drawn(spec: TensorSpec, case: Case, seed: int, device: torch.device | str) -
     found = _cloud(sizes, seed, str(device))
     if field not in found:
         found = _pairs(sizes, seed, str(device))
-    value = found[field].to(getattr(torch, spec.dtype))
+    value = found[field].to(getattr(torch, spec.dtype), copy=True)  # whoever gets it may write to it
     if tuple(value.shape) != spec.shape:
         shapes = f"{list(spec.shape)}, drawn {list(value.shape)}"
         raise ValueError(f"{case.task} {case.id}: {spec.draw} is declared {shapes}")
