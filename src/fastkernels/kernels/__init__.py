@@ -83,6 +83,8 @@ from fastkernels.kernels.parallel_gemm import all_gather_gemm as all_gather_gemm
 from fastkernels.kernels.parallel_gemm import gemm_all_reduce as gemm_all_reduce
 from fastkernels.kernels.parallel_gemm import gemm_reduce_scatter as gemm_reduce_scatter
 from fastkernels.kernels.prefill_attention import prefill_attention as prefill_attention
+from fastkernels.kernels.project_gaussians import project_gaussians as project_gaussians
+from fastkernels.kernels.rasterize_to_pixels import rasterize_to_pixels as rasterize_to_pixels
 from fastkernels.kernels.reduce_scatter import reduce_scatter as reduce_scatter
 from fastkernels.kernels.resize_grid import resize_grid as resize_grid
 from fastkernels.kernels.response_mlp import response_mlp as response_mlp
@@ -111,10 +113,13 @@ from fastkernels.kernels.softcap import softcap as softcap
 from fastkernels.kernels.softmax import softmax as softmax
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm
 from fastkernels.kernels.sparse_mm import sparse_mm_add as sparse_mm_add
+from fastkernels.kernels.spherical_harmonics import spherical_harmonics as spherical_harmonics
 from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
 from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
 from fastkernels.kernels.ssd_scan import ssd_state_update as ssd_state_update
 from fastkernels.kernels.summed_embedding import summed_embedding as summed_embedding
+from fastkernels.kernels.tile_intersection import isect_offset_encode as isect_offset_encode
+from fastkernels.kernels.tile_intersection import isect_tiles as isect_tiles
 from fastkernels.kernels.token_shift import token_shift as token_shift
 from fastkernels.kernels.token_shift import token_shift_update as token_shift_update
 from fastkernels.kernels.top_detections import top_detections as top_detections

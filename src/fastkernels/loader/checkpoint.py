@@ -2,7 +2,7 @@
 
 A folder holds `model.safetensors`, or shards with `model.safetensors.index.json`; one of diffusers calls them
 `diffusion_pytorch_model.safetensors`. Without such a file `pytorch_model.bin` (`diffusion_pytorch_model.bin`)
-is read, whole or in shards: tensors alone, code in it is never run.
+is read, whole or in shards: tensors alone, code in it is never run. Without that, `point_cloud.ply` (ply.py).
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import torch
 from torch import Tensor
 
 from fastkernels.errors import FileFormatError, UsageError
+from fastkernels.loader.ply import Columns
 from fastkernels.nn.misfits import MAX_REPORTED
 from fastkernels.registry.load import read_json
 
 _SAFE = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 _PICKLED = ("pytorch_model.bin", "diffusion_pytorch_model.bin")
+_CLOUD = ("point_cloud.ply",)
 _AGAIN = "Download it again (in a git clone: git lfs pull)"
 
 
 def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
     """The files of weights of a folder, each with the tensors that the index expects in it (None: whatever it
     holds)."""
-    files = _named(folder, _SAFE) or _alone(folder) or _named(folder, _PICKLED)
+    files = _named(folder, _SAFE) or _alone(folder) or _named(folder, _PICKLED) or _named(folder, _CLOUD)
     if not files:
         raise UsageError(f"{folder} holds no {_SAFE[0]} and no {_PICKLED[0]}, whole or with an index")
     return files
@@ -94,7 +96,7 @@ class _Slices:
 
     def __init__(self, file: Any, path: Path, name: str) -> None:
         self._path, self._name = path, name
-        if isinstance(file, _Unpickled):
+        if isinstance(file, (_Unpickled, Columns)):
             self._whole = file.get_tensor(name)  # mapped
             self.shape, self.dtype = self._whole.shape, self._whole.dtype
         else:
@@ -133,6 +135,9 @@ def _opened(path: Path) -> Iterator[Any]:
 
     if path.suffix in (".bin", ".pt"):
         yield _Unpickled(path)
+        return
+    if path.suffix == ".ply":
+        yield Columns(path)
         return
     try:
         opened = safe_open(path, framework="pt")

@@ -26,7 +26,7 @@ from typing import get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from fastkernels.loader import distributions, ranks, routing
+from fastkernels.loader import distributions, ranks, routing, splats
 from fastkernels.loader.batches import Layout, PackedKeys, case_pool_blocks, layout, pool_rows, varied
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
@@ -45,6 +45,7 @@ from fastkernels.nn.random_weights import (
     scale_exponents,
     unscaled_gain,
 )
+from fastkernels.nn.splats import splat_range
 from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 from fastkernels.records import Case, DType, TensorSpec
 
@@ -174,6 +175,10 @@ def draw_links(
                 seeds = _routing_seeds(seed, case, name, links)
                 drawn[name] = torch.stack([routing.from_plan(spec, case, own) for own in seeds]).to(device)
             continue
+        if spec.draw.startswith("splats."):
+            value = splats.drawn(spec, case, _seed(seed, "splats"), device)
+            drawn[name] = value.expand(links, *value.shape)
+            continue
         if spec.draw == "replicated":
             own, as_normal = ranks.own_name(name), spec.model_copy(update={"draw": "normal"})
             value = draw_links({own: as_normal}, case, seed, lambda _: 1, distribution, device)[own]
@@ -300,6 +305,8 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
     if is_packed(value):
         low, high = scale_exponents(value) if name.endswith("_scale") else (0, 256)
         return TensorSpec(shape=shape, dtype=dtype, draw="integers", low=low, high=high)
+    if (bounds := splat_range(name, value)) is not None:
+        return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=bounds[0], high=bounds[1])
     uniform = (
         (is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_share, _SHARES), (is_sink, SINKS),
     )  # fmt: skip

@@ -20,6 +20,7 @@
     ternary        -1, 0, 1, equally likely      packed in uint8; their scales are as norm weights, times what
                                                  makes a matrix of std 1/sqrt(fan_in)
     shares         uniform 0 .. 1                of the token before in a shifted one: `x_x`, `x_k`
+    splats         uniform                       logarithms of sizes and logits of opacities (splats.py)
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A rank's
 part of a parameter (partition.py) has the values that the whole one has there, and they alone are drawn. A
@@ -36,6 +37,7 @@ from torch import Tensor, nn
 
 from fastkernels.nn.filters import is_filters
 from fastkernels.nn.partition import Part, part_of
+from fastkernels.nn.splats import splat_range
 from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 
 BIAS_STD = 0.1
@@ -88,7 +90,9 @@ def random_weights(model: nn.Module, seed: int) -> None:
         whole = parameter if part is None else parameter.new_empty(part.shape, device="meta")
         if table is not None and is_unscaled(name):
             table = table * unscaled_gain(whole)
-        if kind == "scales":
+        if (bounds := splat_range(name, whole)) is not None:
+            table = bounds[0] + uniform * (bounds[1] - bounds[0])
+        elif kind == "scales":
             low, high = scale_exponents(whole)
             table = low + torch.arange(_LEVELS, device="cpu") % (high - low)
         elif table is None:

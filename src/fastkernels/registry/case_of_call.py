@@ -218,7 +218,7 @@ def _id(
         "" if call.variant == "default" else call.variant,
         f"{origin.architecture}-{config}",
         origin.batch_name if attends(call) else counted,
-        label.format(dims=dims, **call.init),
+        label.format(dims=dims, **call.init, **_counts(inputs)),
         _window(call.init) if origin.mixes_windows else "",
         "windows" if _windows(call, origin.batch) else "",
         *_optional(call),
@@ -226,6 +226,13 @@ def _id(
         _SHORT[dtype],
     ]
     return "-".join(part for part in parts if part)
+
+
+def _counts(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, of a tensor its rows."""
+    return {
+        name: value.shape[0] if isinstance(value, TensorSpec) else value for name, value in inputs.items()
+    }
 
 
 def _window(init: dict[str, Any]) -> str:

@@ -85,7 +85,9 @@ class TaskEntry(Record):
     replicates: bool = False  # every rank of a group returns the same bits
     private: tuple[str, ...] = ()  # arguments of a rank on which no other rank's results depend
     replays: dict[str, str] = {}  # argument -> draw that takes it from a golden folder (loader/replay.py)
-    label: str | dict[Name, str] = ""  # part of case ids, or of each variant's: "K{input_size}", "D{dims}"
+    label: str | dict[Name, str] = (
+        ""  # part of case ids, or of each variant's: "K{input_size}", "D{dims}", "C{viewmats}"
+    )
     extra_cases: tuple[ExtraCase, ...] = ()
     # What `fk audit` does not admit: device -> id of a case, or "*" for the whole task -> why. Until that is
     # mended none of it is timed, on any device.

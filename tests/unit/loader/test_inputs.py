@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastkernels import registry
+from fastkernels import kernels, registry
 from fastkernels.loader.batches import pool_blocks, pool_rows
 from fastkernels.loader.inputs import DISTRIBUTIONS, cast, draw, draw_links, trial_specs
 from fastkernels.loader.materialize import build_module
@@ -305,6 +305,26 @@ def test_ids_reach_both_ends():
     ids = draw(specs_of(embed), embed, 3)["arg.input"]
     assert ids.min() == 0
     assert ids.max() == 49
+
+
+def test_a_cloud_its_cameras_and_its_pairs_fit_each_other():
+    cases = {one.variant: one for one in registry.cases(registry.task("L2/gaussian_splat"), size="tiny")}
+    drawn = {variant: draw(specs_of(one), one, 5) for variant, one in cases.items()}
+    cloud, lists = drawn["projection"], drawn["rasterize"]
+    names = ("means", "quats", "scales", "viewmats", "Ks")
+    _, means2d, depths, _ = kernels.project_gaussians(*(cloud[f"arg.{name}"] for name in names), None, 40, 33)
+    assert bool((depths > 0).all())
+    assert torch.equal(lists["arg.means2d"], lists["arg.means2d"].mul(16).round() / 16)
+    assert bool(((means2d > -20) & (means2d < 60)).all())
+    offsets, ids = lists["arg.isect_offsets"].flatten(), lists["arg.flatten_ids"]
+    assert bool((offsets.diff() >= 0).all())
+    assert int(offsets[-1]) <= int((ids >= 0).sum()) < len(ids), (
+        "there are free places, and only behind all others"
+    )
+    assert torch.equal(ids[ids >= 0], ids[: int((ids >= 0).sum())])
+    again, other = (draw(specs_of(cases["rasterize"]), cases["rasterize"], seed) for seed in (5, 6))
+    assert torch.equal(again["arg.flatten_ids"], ids)
+    assert not torch.equal(other["arg.flatten_ids"], ids)
 
 
 def test_starts_share_out_all_ids_among_parts_of_very_different_lengths():

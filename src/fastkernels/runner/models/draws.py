@@ -9,6 +9,9 @@
     lengths    int64 [len(most), rows] of bags: each table's `most`; up to it where `ragged` is not 0
     entries    int64 [sum of lengths]: ids in the bags of each table, below its `high`
     subset     int64 [count] of different integers from 0 to below high, rising
+    orbit      float32 [4, 4]: the view of a camera that looks at the middle, from anywhere on an orbit of
+               about this radius
+    intrinsics float32 [3, 3]: of a camera with the middle of its image in the axis
     seed       an integer of 53 bits
 
 A parameter is a number, the name of an entry of the request's shape or of an input before it, an entry of the
@@ -26,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from fastkernels.errors import NotFoundError, UsageError
+from fastkernels.loader.splats import FOCAL, look_at_middle
 from fastkernels.registry.schema import Input, Shape
 
 CONFIG = "config."
@@ -183,11 +187,34 @@ def subset(generator: np.random.Generator, count: int, high: int) -> np.ndarray:
     return np.sort(generator.choice(high, count, replace=False))
 
 
+def orbit(generator: np.random.Generator, distance: float) -> np.ndarray:
+    angle, share = generator.uniform(0, 2 * np.pi), generator.uniform(0.9, 1.1)
+    return look_at_middle(angle, share * distance).numpy().astype(np.float32)
+
+
+def intrinsics(generator: np.random.Generator, height: int, width: int) -> np.ndarray:
+    focal = FOCAL * max(height, width)
+    return np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], dtype=np.float32)
+
+
 def seed(generator: np.random.Generator) -> int:
     return int(generator.integers(2**SEED_BITS))
 
 
 DRAWS: dict[str, Callable[..., Any]] = {
     draw.__name__: draw
-    for draw in (image, video, audio, normal, uniform, integers, lengths, entries, subset, seed)
+    for draw in (
+        image,
+        video,
+        audio,
+        normal,
+        uniform,
+        integers,
+        lengths,
+        entries,
+        subset,
+        orbit,
+        intrinsics,
+        seed,
+    )
 }

@@ -55,6 +55,22 @@ def test_what_is_drawn(given: Any, shape: Any, form: tuple[str, Any], low: float
     assert not np.array_equal(one["x"], other["x"])
 
 
+def test_cameras_on_an_orbit_see_its_middle():
+    inputs = {"view": {"draw": "orbit", "distance": 3.5}, "K": {"draw": "intrinsics"}}
+    found = drawn(inputs, {"height": 33, "width": 40}, count=9)
+    for request in found:
+        view, intrinsics = request["view"].astype(float), request["K"]
+        assert (request["view"].dtype, intrinsics.dtype) == ("float32", "float32")
+        assert np.allclose(view[:3, :3] @ view[:3, :3].T, np.eye(3), atol=1e-6)
+        assert np.isclose(np.linalg.det(view[:3, :3]), 1)
+        x, y, z = view[:3, 3]  # of the middle, for the camera
+        assert abs(x) < 1e-6 > abs(y)
+        assert 0.9 * 3.5 <= z <= 1.1 * 3.5 * (1 + 0.35**2) ** 0.5
+        assert view[1, 2] < 0, "up is up"
+        assert intrinsics.tolist() == [[28, 0, 20], [0, 28, 16.5], [0, 0, 1]]
+    assert len({request["view"].tobytes() for request in found}) == 9
+
+
 def test_a_subset_is_rising_and_a_video_moves():
     shape = {"frames": 3, "height": 16, "width": 16}
     inputs = {"some": {"draw": "subset", "count": 9, "high": 10}, "video": {"draw": "video"}}
