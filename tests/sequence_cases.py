@@ -16,13 +16,23 @@ from tests.pointwise_cases import Arguments, KernelCase, randn
 Shape = tuple[int, int, int, int, int, int, int]  # B, C, N, F, K, stride, padding
 
 # Odd ones; the last has more products than a program holds at a time, and two tiles of frames.
-CONVOLUTIONS: list[Shape] = [(2, 5, 7, 11, 3, 2, 1), (3, 4, 9, 4, 5, 1, 2), (1, 6, 3, 5, 1, 1, 0), (2, 170, 5, 23, 5, 1, 2)]
-TRANSPOSED: list[Shape] = [(2, 5, 7, 4, 4, 2, 1), (1, 3, 9, 7, 3, 3, 0), (3, 4, 2, 5, 5, 1, 2), (2, 300, 3, 9, 4, 2, 1)]
+CONVOLUTIONS: list[Shape] = [
+    (2, 5, 7, 11, 3, 2, 1),
+    (3, 4, 9, 4, 5, 1, 2),
+    (1, 6, 3, 5, 1, 1, 0),
+    (2, 170, 5, 23, 5, 1, 2),
+]
+TRANSPOSED: list[Shape] = [
+    (2, 5, 7, 4, 4, 2, 1),
+    (1, 3, 9, 7, 3, 3, 0),
+    (3, 4, 2, 5, 5, 1, 2),
+    (2, 300, 3, 9, 4, 2, 1),
+]
 NORMS = [(2, 24, 16, 8), (3, 48, 4, 8), (1, 30, 7, 5), (2, 8, 1, 2)]  # B, C, F, groups
 
 
 def convolution_cases(shapes: list[Shape], transposed: list[Shape]) -> list[KernelCase]:
-    def make(b: int, c: int, n: int, f: int, k: int, *how: int, flip: bool, frames_last: bool = True):  # noqa: ANN202
+    def make(b: int, c: int, n: int, f: int, k: int, *how: int, flip: bool, frames_last: bool = True):
         def arguments(dt: torch.dtype) -> Arguments:
             x = randn(b, c, f, dtype=dt) if frames_last else randn(b, f, c, dtype=dt).transpose(1, 2)
             weight = randn(*((c, n) if flip else (n, c)), k, dtype=dt, seed=1)

@@ -23,10 +23,10 @@ from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
 from fastkernels.kernels.clamped_glu import clamped_glu as clamped_glu
 from fastkernels.kernels.conv1d import conv1d as conv1d
-from fastkernels.kernels.conv_transpose1d import conv_transpose1d as conv_transpose1d
 from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_activation
 from fastkernels.kernels.conv2d_activation import conv2d_activation_mean as conv2d_activation_mean
+from fastkernels.kernels.conv_transpose1d import conv_transpose1d as conv_transpose1d
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
 from fastkernels.kernels.delta_rule import chunk_delta_rule as chunk_delta_rule

@@ -1,7 +1,7 @@
-"""Group normalisation of sequences, channels first, Mish, and what a conditioned residual block does behind it.
+"""Group normalisation of sequences, channels first, Mish, and what a conditioned residual block does then.
 
     n = (x - mean_g) / sqrt(var_g + eps) * weight[c] + bias[c]
-    y[b, c, t] = mish(n) * scale[b, c] + shift[b, c] + residual[b, c, t]        mish(n) = n tanh(log(1 + exp(n)))
+    y[b, c, t] = mish(n) * scale[b, c] + shift[b, c] + residual[b, c, t]    mish(n) = n tanh(log(1 + exp(n)))
 
 B sequences · C channels · T frames · G groups of C / G neighbouring channels. mean_g and var_g are those of
 all frames of the channels of a group in one sequence; var is mean((x - mean)^2). The scale is no gain beside

@@ -1,9 +1,9 @@
 """DDIM without noise of its own, for a model that predicts the clean sample.
 
     f(u) = cos^2((u + 0.008) / 1.008 pi/2)
-    a_t = prod_{i <= t} (1 - min(1 - f((i + 1)/N) / f(i/N), 0.999))        N training steps, squared cosine
-    e = (x - sqrt(a_t) m) / sqrt(1 - a_t)                                  m what the model predicts, as it is
-    x' = sqrt(a_s) clip(m, -1, 1) + sqrt(1 - a_s) e                        s = t - N/S; a_s = 1 behind the last
+    a_t = prod_{i <= t} (1 - min(1 - f((i + 1)/N) / f(i/N), 0.999)) N training steps, squared cosine
+    e = (x - sqrt(a_t) m) / sqrt(1 - a_t)                           m: what the model predicts, as it is
+    x' = sqrt(a_s) clip(m, -1, 1) + sqrt(1 - a_s) e                 s = t - N/S; a_s = 1 behind the last
 
 S steps t = N - N/S .. N/S, 0. This is the mathematics of diffusers' DDIMScheduler with eta 0 and
 timestep_spacing "leading".

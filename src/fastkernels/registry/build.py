@@ -122,7 +122,8 @@ def _told_apart(case: Case, known: Sequence[Case]) -> Case:
                 kind = f"no-{what}" if value is None else f"{what}-{'x'.join(map(str, values))}"
                 return case.model_copy(update={"id": f"{head}-{kind}-{dtype}"})
         last, of_other = (
-            next(i.shape[-1] for i in one.inputs.values() if isinstance(i, TensorSpec)) for one in (case, other)
+            next(i.shape[-1] for i in one.inputs.values() if isinstance(i, TensorSpec))
+            for one in (case, other)
         )
         if last != of_other:
             return case.model_copy(update={"id": f"{head}-last-{last}-{dtype}"})

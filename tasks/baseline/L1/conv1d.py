@@ -1,7 +1,7 @@
 """A convolution along time, and a transposed one, which makes more frames.
 
     y[b, n, t] = sum_ck x[b, c, t s + k - p] W[n, c, k] + bias[n]        x is zero outside its frames
-    y[b, n, t] = sum_ck x[b, c, f] W[c, n, k] + bias[n]                  transposed: over f, k with f s + k - p = t
+    y[b, n, t] = sum_ck x[b, c, f] W[c, n, k] + bias[n]             transposed: over f, k with f s + k - p = t
 
 B clips, C channels in, N channels out, K taps, F frames, stride s, padding p at both ends; W [N, C, K],
 transposed [C, N, K]. Products accumulate in at least float32; y has the dtype of x.

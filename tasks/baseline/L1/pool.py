@@ -2,7 +2,7 @@
 
     max     y[b, r, c] = max_uv x[b, s r + u - p, s c + v - p]          u, v = 0 .. kernel_size - 1
     mean    y[b] = mean_n x[b, n]                                       n over all rows and columns
-    most    y[b] = max_n x[b, n]                                        n over all tokens, or points of a cloud
+    most    y[b] = max_n x[b, n]                                        n over tokens, or points of a cloud
 
 B images, Y, X rows and columns, C channels; s stride, p padding: places outside the map take no part.
 A maximum is exact, a mean is summed in at least float32; y has the dtype of x.

@@ -1,8 +1,8 @@
 """The net that denoises a trajectory of actions: a U-Net over time whose blocks are modulated.
 
-    h_0 = x^T;  d_i = blocks(h_i),  h_{i+1} = down(d_i)        i over down_dims; the last level keeps its frames
-    u = blocks(d_last);  u = up(blocks([u | d_i]))             i from the last level down to 1: one level fewer
-    y = (conv(c(u)))^T                                         c: convolution, group norm, Mish
+    h_0 = x^T;  d_i = blocks(h_i),  h_{i+1} = down(d_i)    i over down_dims; the last level keeps its frames
+    u = blocks(d_last);  u = up(blocks([u | d_i]))         i from the last level down to 1: one level fewer
+    y = (conv(c(u)))^T                                     c: convolution, group norm, Mish
 
 B requests, T frames, A features of an action, M modulations: scale and shift of each block's channels, in the
 order in which blocks run. A level halves the frames by a convolution of stride 2, or doubles them by a
@@ -52,7 +52,10 @@ class ConditionalUnet1D(nn.Module):
             for stage in stages
         ]
         bottom = len(down_dims)
-        self.down_modules, self.up_modules = nn.ModuleList(levels[:bottom]), nn.ModuleList(levels[bottom + 1 :])
+        self.down_modules, self.up_modules = (
+            nn.ModuleList(levels[:bottom]),
+            nn.ModuleList(levels[bottom + 1 :]),
+        )
         self.mid_modules = levels[bottom]
         self.downsamples = nn.ModuleList(Conv1d(dim, dim, 3, 2, 1) for dim in down_dims[:-1])
         self.upsamples = nn.ModuleList(ConvTranspose1d(dim, dim, 4, 2, 1) for dim in down_dims[-2::-1])

@@ -62,7 +62,8 @@ class DP3(nn.Module):
         self.weight_map = weight_map(unet, len(state_mlp))
 
     def forward(self, point_cloud: Tensor, agent_pos: Tensor, noise: Tensor) -> Tensor:
-        """point_cloud [B, frames, N, P], agent_pos [B, frames, S], noise [B, H, A] -> action_pred [B, H, A]"""
+        """point_cloud [B, F, N, P] and agent_pos [B, F, S], of F frames, noise [B, H, A] -> action_pred
+        [B, H, A]"""
         films = self.modulations(self.observe(point_cloud, agent_pos))
         x = noise.to(torch.promote_types(noise.dtype, torch.float32))
         for step, film in zip(self.schedule, films):

@@ -1,4 +1,5 @@
-"""The kernels of nets over short sequences: every implementation on this machine against formulas in float64."""
+"""The kernels of nets over short sequences: every implementation on this machine against formulas in
+float64."""
 
 from __future__ import annotations
 
