@@ -43,10 +43,10 @@ class PointNetEncoderXYZ(nn.Module):
 
 
 class DP3Encoder(nn.Module):
-    def __init__(self, state_dim: int, out_channel: int = 256, state_mlp_size: tuple[int, ...] = (64, 64)):
+    def __init__(self, state_dim: int, out_channel: int, state_mlp_size: list[int]) -> None:
         super().__init__()
         self.extractor = PointNetEncoderXYZ(out_channels=out_channel)
-        self.state_mlp = LayeredMLP(state_dim, list(state_mlp_size), activation_on_last=False)
+        self.state_mlp = LayeredMLP(state_dim, state_mlp_size, activation_on_last=False)
 
     def forward(self, point_cloud: Tensor, agent_pos: Tensor) -> Tensor:
         """[B, N, 3], [B, S] -> [B, E + the last of state_mlp_size]"""

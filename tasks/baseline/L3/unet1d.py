@@ -14,7 +14,6 @@ simple_conditional_unet1d.ConditionalUnet1D), whose forward makes the modulation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 
 import torch
@@ -24,7 +23,7 @@ from ..L1.conv1d import Conv1d, ConvTranspose1d
 from ..L2.film_block import ConditionalResidualBlock1D, Conv1dBlock
 
 
-def block_channels(input_dim: int, down_dims: Sequence[int], blocks: int) -> list[list[tuple[int, int]]]:
+def block_channels(input_dim: int, down_dims: list[int], blocks: int) -> list[list[tuple[int, int]]]:
     """Input and output channels of the blocks of each stage: levels down, the middle, levels up."""
     down = list(pairwise((input_dim, *down_dims)))
     middle = (down_dims[-1], down_dims[-1])
@@ -39,7 +38,7 @@ class ConditionalUnet1D(nn.Module):
     def __init__(
         self,
         input_dim: int,
-        down_dims: Sequence[int],
+        down_dims: list[int],
         kernel_size: int = 3,
         n_groups: int = 8,
         blocks_per_stage: int = 2,

@@ -54,7 +54,7 @@ class DP3(nn.Module):
         sizes = {"point_cloud": self.cloud[-1], "agent_pos": self.state[-1], "action": self.actions[-1]}
         self.normalizer = nn.ModuleDict({name: normalizer(size) for name, size in sizes.items()})
         features, state_mlp = reader.integer("encoder_output_dim"), reader.integers("state_mlp_size")
-        self.obs_encoder = DP3Encoder(self.state[-1], features, tuple(state_mlp))
+        self.obs_encoder = DP3Encoder(self.state[-1], features, state_mlp)
         self.model = ConditionalUnet1D(**unet)
         step_dim = reader.integer("diffusion_step_embed_dim")
         cond_dim = self.num_frames * (features + state_mlp[-1])
