@@ -18,8 +18,6 @@ from fastkernels.kernels.activation import mish
 from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
 
-Film = tuple[Tensor | None, Tensor | None, Tensor | None]  # scale and shift [B, C], residual [B, C, T]
-
 
 def _reference(
     x_BCT: Tensor,
@@ -40,12 +38,19 @@ def _reference(
 
 
 def _torch(
-    x_BCT: Tensor, weight_C: Tensor, bias_C: Tensor, *film_groups_eps: Tensor | int | float | None
+    x_BCT: Tensor,
+    weight_C: Tensor,
+    bias_C: Tensor,
+    scale_BC: Tensor | None,
+    shift_BC: Tensor | None,
+    residual_BCT: Tensor | None,
+    groups: int,
+    eps: float,
 ) -> Tensor:
-    *film, groups, eps = film_groups_eps
     dtype = torch.promote_types(x_BCT.dtype, torch.float32)
     n_BCT = F.group_norm(x_BCT.to(dtype), groups, weight_C.to(dtype), bias_C.to(dtype), eps)
-    return _conditioned(F.mish(n_BCT, inplace=True), *film).to(x_BCT.dtype).contiguous()
+    y_BCT = _conditioned(F.mish(n_BCT, inplace=True), scale_BC, shift_BC, residual_BCT)
+    return y_BCT.to(x_BCT.dtype).contiguous()
 
 
 def _conditioned(
