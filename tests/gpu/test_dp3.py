@@ -71,9 +71,9 @@ def test_replayed_passes_equal_eager_ones_and_the_cpu(config):
     assert (stats["graphs"], stats["graph_replays"]) == (2, 5)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.2), ("float16", 0.03)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.05), ("float16", 0.01)])
 def test_sixteen_bits_are_near(dtype, tolerance):
-    """By root mean squares, where unrelated actions are 0.3 apart and more."""
+    """By root mean squares; those of unrelated requests are 0.38 apart."""
     requests = asked(6)
     found, wanted = (
         actions(Model("dp3", config="tiny", device=device, dtype=of), requests)
