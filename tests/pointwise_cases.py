@@ -257,6 +257,8 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
             return (-torch.logaddexp(torch.zeros((), dtype=torch.float64), -x) / divisor,)
         if name == "gelu":
             return (x / 2 * torch.erfc(-x / math.sqrt(2)) / divisor,)
+        if name == "mish":
+            return (x * torch.tanh(torch.logaddexp(torch.zeros((), dtype=torch.float64), x)),)
         if name == "relu":
             return (x.clamp(min=0),)
         if name == "relu2":
@@ -279,7 +281,8 @@ def activation_cases(shapes: list[tuple[int, int]]) -> list[KernelCase]:
     def case(label: str, arguments: Callable[[torch.dtype], Arguments]) -> KernelCase:
         return KernelCase("activation", label, arguments, answer)
 
-    kinds = ("gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "relu2", "sigmoid", "silu", "tanh")
+    kinds = ("gelu", "gelu_tanh", "log_sigmoid", "mish", "quick_gelu", "relu", "relu2", "sigmoid", "silu",
+             "tanh")  # fmt: skip
     return [
         *(case(f"{a}-T{t}-F{f}", make(t, f, a)) for t, f in shapes for a in kinds),
         *(case(f"{a}-steep", make(3, 32, a, 3.0)) for a in kinds),

@@ -26,6 +26,7 @@ from fastkernels.kernels.conv1d import conv1d as conv1d
 from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_activation
 from fastkernels.kernels.conv2d_activation import conv2d_activation_mean as conv2d_activation_mean
+from fastkernels.kernels.conv_transpose1d import conv_transpose1d as conv_transpose1d
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
 from fastkernels.kernels.delta_rule import chunk_delta_rule as chunk_delta_rule
@@ -46,6 +47,7 @@ from fastkernels.kernels.gla import chunk_gla as chunk_gla
 from fastkernels.kernels.gla import recurrent_gla as recurrent_gla
 from fastkernels.kernels.glu import glu as glu
 from fastkernels.kernels.group_norm import group_norm as group_norm
+from fastkernels.kernels.group_norm_film import group_norm_film as group_norm_film
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
 from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu as grouped_linear_glu
 from fastkernels.kernels.grouped_linear_mxfp4 import grouped_linear_mxfp4 as grouped_linear_mxfp4
@@ -67,6 +69,7 @@ from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.low_bit_dequant import low_bit_dequant as low_bit_dequant
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
+from fastkernels.kernels.max_tokens import max_tokens as max_tokens
 from fastkernels.kernels.mean_pool import mean_pool as mean_pool
 from fastkernels.kernels.mla_attention import mla_decode as mla_decode
 from fastkernels.kernels.mla_attention import mla_prefill as mla_prefill

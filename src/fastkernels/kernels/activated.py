@@ -4,6 +4,7 @@
     Phi(-a) = exp(-a^2/2) P(t),  t = 1 / (1 + 0.4 a)                          for a >= 0
     gelu_tanh(x) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)          as tanh(u) = 2 sigmoid(2u) - 1
     log_sigmoid(x) = min(x, 0) - log1p(e),  e = exp(-|x|)
+    mish(x) = x n / (n + 2),  n = u (u + 2),  u = exp(min(x, 20)): beyond it the quotient is 1
     relu(x) = max(x, 0), relu2(x) = relu(x)^2, NaN stays NaN
     tanh(x) = sign(x) (1 - q) / (1 + q),  q = exp(-2 |x|);  x - x^3/3 + 2 x^5/15 - 17 x^7/315 + 62 x^9/2835
     for |x| < 0.25
@@ -66,6 +67,7 @@ def activated(x, NAME: tl.constexpr):
         | (NAME == "gelu")
         | (NAME == "gelu_tanh")
         | (NAME == "log_sigmoid")
+        | (NAME == "mish")
         | (NAME == "quick_gelu")
         | (NAME == "relu")
         | (NAME == "relu2")
@@ -79,6 +81,10 @@ def activated(x, NAME: tl.constexpr):
         y = x * tl.where(x < 0.0, tail, 1.0 - tail)
     elif NAME == "gelu_tanh":
         y = x * tl.sigmoid((x + x * x * x * CUBIC) * TWO_SQRT_2_OVER_PI)
+    elif NAME == "mish":
+        u = tl.exp(tl.minimum(x, 20.0))
+        n = u * (u + 2.0)
+        y = x * (n / (n + 2.0))
     elif NAME == "quick_gelu":
         y = x * tl.sigmoid(x * QUICK)
     elif NAME == "relu":

@@ -6,6 +6,7 @@
     log_sigmoid(x) = log(1 / (1 + exp(-x)))  silu(x) = x / (1 + exp(-x))
     quick_gelu(x) = x / (1 + exp(-1.702 x))   sigmoid(x) = 1 / (1 + exp(-x))        relu(x) = max(x, 0)
     relu2(x) = max(x, 0)^2                    tanh(x) = 2 / (1 + exp(-2x)) - 1
+    mish(x) = x tanh(log(1 + exp(x))) = x n / (n + 2),  n = u (u + 2),  u = exp(x)
 
 T tokens · F features. In float32 (float64 stays float64), rounded once to the dtype of x. The log-sigmoid is
 never positive, and accurate where it is close to zero; with its divisor it is the log-space gate of linear
@@ -26,7 +27,9 @@ from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.compiled import compiled
 from fastkernels.kernels.providers import PROVIDERS
 
-Name = Literal["gelu", "gelu_tanh", "log_sigmoid", "quick_gelu", "relu", "relu2", "sigmoid", "silu", "tanh"]
+Name = Literal[
+    "gelu", "gelu_tanh", "log_sigmoid", "mish", "quick_gelu", "relu", "relu2", "sigmoid", "silu", "tanh"
+]
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -39,6 +42,12 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 
 def _log_sigmoid(x: Tensor) -> Tensor:
     return x.clamp(max=0) - torch.log1p(torch.exp(-x.abs()))
+
+
+def mish(x: Tensor) -> Tensor:
+    u = torch.exp(x.clamp(max=20))  # from there on tanh is 1 in float64
+    n = u * (u + 2)
+    return x * (n / (n + 2))
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -57,6 +66,7 @@ ACTIVATIONS = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "log_sigmoid": _log_sigmoid,
+    "mish": mish,
     "quick_gelu": _quick_gelu,
     "relu": torch.relu,
     "relu2": _relu2,
@@ -81,6 +91,7 @@ _OPERATORS = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "log_sigmoid": F.logsigmoid,
+    "mish": F.mish,
     "quick_gelu": _wide_quick_gelu,
     "relu": F.relu,
     "relu2": _relu2,

@@ -54,6 +54,7 @@ _conv1d = Kernel(
     _reference,
     fake=_fake,
     implementations=(
+        Implementation("triton", f"{__name__}_triton"),
         # One function, named by who computes.
         Implementation("cudnn", _torch, devices=("cuda",)),
         Implementation("torch", _torch, devices=("cpu",)),

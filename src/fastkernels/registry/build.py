@@ -110,16 +110,23 @@ class _Builder:
 
 def _told_apart(case: Case, known: Sequence[Case]) -> Case:
     """The case of one of several kinds of layers of a model, after the first init argument in which it
-    differs from a case of its name: `...-head-size-512-bf16`."""
+    differs from a case of its name: `...-head-size-512-bf16`; else after the last dimension of its first
+    tensor, which a label may lack: `...-last-4-f32`."""
     for other in known:
         if other.id != case.id:
             continue
+        head, _, dtype = case.id.rpartition("-")
         for name, value in case.init.items():
             if value != other.init.get(name) and not isinstance(value, (dict, float)):
                 what, values = name.replace("_", "-"), value if isinstance(value, list) else [value]
                 kind = f"no-{what}" if value is None else f"{what}-{'x'.join(map(str, values))}"
-                head, _, dtype = case.id.rpartition("-")
                 return case.model_copy(update={"id": f"{head}-{kind}-{dtype}"})
+        last, of_other = (
+            next(i.shape[-1] for i in one.inputs.values() if isinstance(i, TensorSpec))
+            for one in (case, other)
+        )
+        if last != of_other:
+            return case.model_copy(update={"id": f"{head}-last-{last}-{dtype}"})
     return case
 
 

@@ -2,6 +2,7 @@
 
     gelu           y = x Phi(x);  approximate="tanh": Phi(x) as (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
     log_sigmoid    y = log(1 / (1 + exp(-x))) / divisor
+    mish           y = x tanh(log(1 + exp(x)))
     quick_gelu     y = x / (1 + exp(-1.702 x))
     relu           y = max(x, 0)
     relu2          y = max(x, 0)^2
@@ -11,8 +12,9 @@
 
 T tokens, F features; any shape. Computed in at least float32; y has the dtype of x. The divisor of a
 log-space gate is the length of its memory: the smaller the quotient, the slower it forgets.
-Mirrors torch.nn.GELU, torch.nn.LogSigmoid, torch.nn.ReLU, torch.nn.Sigmoid, torch.nn.SiLU, torch.nn.Tanh,
-vllm.model_executor.layers.activation.QuickGELU, vllm.model_executor.layers.activation.ReLUSquaredActivation.
+Mirrors torch.nn.GELU, torch.nn.LogSigmoid, torch.nn.Mish, torch.nn.ReLU, torch.nn.Sigmoid, torch.nn.SiLU,
+torch.nn.Tanh, vllm.model_executor.layers.activation.QuickGELU,
+vllm.model_executor.layers.activation.ReLUSquaredActivation.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ class LogSigmoid(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """[..., F] -> [..., F]"""
         return kernels.activation(input, "log_sigmoid", self.divisor)
+
+
+class Mish(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., F] -> [..., F]"""
+        return kernels.activation(input, "mish")
 
 
 class QuickGELU(nn.Module):

@@ -2,10 +2,11 @@
 
     max     y[b, r, c] = max_uv x[b, s r + u - p, s c + v - p]          u, v = 0 .. kernel_size - 1
     mean    y[b] = mean_n x[b, n]                                       n over all rows and columns
+    most    y[b] = max_n x[b, n]                                        n over tokens, or points of a cloud
 
 B images, Y, X rows and columns, C channels; s stride, p padding: places outside the map take no part.
 A maximum is exact, a mean is summed in at least float32; y has the dtype of x.
-Mirrors torch.nn.MaxPool2d, torch.nn.AdaptiveAvgPool2d.
+Mirrors torch.nn.MaxPool2d, torch.nn.AdaptiveAvgPool2d, torch.nn.AdaptiveMaxPool1d.
 """
 
 from __future__ import annotations
@@ -29,3 +30,9 @@ class GlobalMeanPool(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """x [B, Y, X, C], or tokens [B, N, C] -> [B, C]; AdaptiveAvgPool2d with one place of output"""
         return kernels.mean_pool(input)
+
+
+class GlobalMaxPool(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        """x [B, N, C] -> [B, C]; AdaptiveMaxPool1d with one place of output, channels last"""
+        return kernels.max_tokens(input)

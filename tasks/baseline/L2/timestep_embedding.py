@@ -1,22 +1,27 @@
-"""What conditions every layer of a diffusion transformer: a vector from the timestep and the prompt.
+"""What conditions every layer of a diffusion model: a vector from the timestep and the prompt, or from the
+timestep and what is observed.
 
     mlp(x) = silu(x W1^T + b1) W2^T + b2
     temb = mlp_t(sin(t)) + mlp_g(sin(g)) + mlp_p(p)        sin(v): sinusoidal features of v (L1/sinusoidal)
+    film = mish([mlp(sin(t)) | o]) W^T + b                 here with mish within mlp, too
 
 B requests, F sinusoidal features, P pooled features of a prompt, D hidden; t timestep (0 .. 1000), g guidance
-times 1000, absent in models without it. t and g are float32; their features are rounded to the dtype of p.
-Rounded to it after each product, activation and sum.
+times 1000, absent in models without it. film: O features of an observation o, M outputs: scale and shift of
+each channel of every block, one product for all of them. t and g are float32; their features are rounded to
+the dtype of p or o. Rounded to it after each product, activation and sum.
 Mirrors diffusers.models.embeddings.TimestepEmbedding and CombinedTimestepGuidanceTextProjEmbeddings (without
-guidance: CombinedTimestepTextProjEmbeddings).
+guidance: CombinedTimestepTextProjEmbeddings); film: `diffusion_step_encoder` and every `cond_encoder` of
+diffusion_policy_3d.model.diffusion.conditional_unet1d.ConditionalUnet1D.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from ..L1.activation import SiLU
+from ..L1.activation import Mish, SiLU
 from ..L1.linear import Linear
-from ..L1.sinusoidal import Timesteps
+from ..L1.sinusoidal import SinusoidalPosEmb, Timesteps
 
 SINUSOIDAL_FEATURES = 256
 
@@ -52,3 +57,20 @@ class CombinedTimestepGuidanceTextProjEmbeddings(nn.Module):
             features_BF = self.time_proj(guidance).to(pooled_projection.dtype)
             temb_BD = temb_BD + self.guidance_embedder(features_BF)
         return temb_BD + self.text_embedder(pooled_projection)
+
+
+class FilmEncoder(nn.Module):
+    def __init__(self, diffusion_step_embed_dim: int, global_cond_dim: int, film_dim: int) -> None:
+        super().__init__()
+        dim = diffusion_step_embed_dim
+        self.time_proj = SinusoidalPosEmb(dim)
+        self.linear_1 = Linear(dim, 4 * dim, bias=True)
+        self.act = Mish()
+        self.linear_2 = Linear(4 * dim, dim, bias=True)
+        self.cond_encoder = Linear(dim + global_cond_dim, film_dim, bias=True)
+
+    def forward(self, timestep: Tensor, global_cond: Tensor) -> Tensor:
+        """timestep float32 [B], global_cond [B, O] -> [B, M]"""
+        features_BF = self.time_proj(timestep).to(global_cond.dtype)
+        step_BF = self.linear_2(self.act(self.linear_1(features_BF)))
+        return self.cond_encoder(self.act(torch.cat((step_BF, global_cond), -1)))

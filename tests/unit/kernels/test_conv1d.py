@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastkernels import kernels
-from tests.unit.kernels.implementations import REFERENCE, TORCH
+from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 
 
 def written_out(x, weight, bias, stride, padding):
@@ -23,8 +23,8 @@ def written_out(x, weight, bias, stride, padding):
 
 
 @pytest.mark.parametrize(("stride", "padding", "taps"), [(1, 1, 3), (2, 1, 3), (1, 0, 1), (3, 2, 5)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("impl", [REFERENCE, TORCH])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
 def test_against_sums(impl, dtype, stride, padding, taps):
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
