@@ -159,10 +159,13 @@ class PI0ForConditionalGeneration(nn.Module):
         room, seen = len(caches[0][0]) // rows, first + length
         place_L = torch.arange(first, seen, device=device)
         slots_T = (torch.arange(rows, device=device)[:, None] * room + place_L).flatten()
-        # What is behind the last place of a row, up to the next row, is a row of keys without queries.
-        edge_2B = torch.arange(2 * rows, dtype=torch.int32, device=device)
-        query_starts = (edge_2B + 1) // 2 * length
-        key_starts = edge_2B // 2 * room + edge_2B % 2 * seen
+        if seen == room:
+            edge_B1 = torch.arange(rows + 1, dtype=torch.int32, device=device)
+            query_starts, key_starts = edge_B1 * length, edge_B1 * room
+        else:  # what is between the places of a row and the next one is a row of keys without queries
+            edge_2B = torch.arange(2 * rows, dtype=torch.int32, device=device)
+            query_starts = (edge_2B + 1) // 2 * length
+            key_starts = edge_2B // 2 * room + edge_2B % 2 * seen
         extent = (slots_T, query_starts, key_starts, length, seen)
         end, positions_T = (rows - 1) * room + seen, place_L.repeat(rows)
         hidden, residual = tokens.flatten(0, 1), None
