@@ -1,9 +1,8 @@
 """pi0 in transformers: its own sampling with a cache of the prefix, images normalised on the device.
 
-`default` is `sample_actions`. `compiled` compiles and captures the images' tower, the language model and one
-denoising step, each with the cache as tensors: the loop that transformers has keeps the prefix in a cache that
-grows and is cut again, which no graph can hold. Both sides get whole prompts and all cameras, so the
-reference computes no padding.
+`default` is `sample_actions`. `compiled` compiles and captures the prefix and one denoising step, which hand
+keys and values on as tensors: the library's own loop lets its cache grow and cuts it again, which no graph
+can hold. Both sides get whole prompts and all cameras, so the reference computes no padding.
 """
 
 from __future__ import annotations
