@@ -89,18 +89,21 @@ def rope_pairs_cases(shapes: list[tuple[int, int, int, int]]) -> list[KernelCase
 
 
 def sinusoidal_cases() -> list[KernelCase]:
-    def answer(v: Tensor, dim: int, period: float) -> tuple[Tensor, ...]:
-        rates = [period ** (-2 * k / dim) for k in range(dim // 2)]
+    def answer(v: Tensor, dim: int, period: float, highest: float) -> tuple[Tensor, ...]:
+        rates = [highest * period ** (-2 * k / dim) for k in range(dim // 2)]
         rows = [[math.cos(x * f) for f in rates] + [math.sin(x * f) for f in rates] for x in v.tolist()]
         return (torch.tensor(rows, dtype=torch.float64).view(len(v), dim),)
 
     def values(*numbers: float) -> Callable[[torch.dtype], Arguments]:
-        return lambda dt: (torch.tensor(numbers, dtype=dt), 256, 10000.0)
+        return lambda dt: (torch.tensor(numbers, dtype=dt), 256, 10000.0, 1.0)
 
     return [
         KernelCase("sinusoidal", "none", values(), answer),
         KernelCase("sinusoidal", "small", values(0.0, 0.25, 1.0), answer),
-        KernelCase("sinusoidal", "odd", lambda dt: (torch.tensor([3.0, 7.0], dtype=dt), 10, 100.0), answer),
+        KernelCase(
+            "sinusoidal", "odd", lambda dt: (torch.tensor([3.0, 7.0], dtype=dt), 10, 100.0, 1.0), answer
+        ),
+        KernelCase("sinusoidal", "fast", lambda dt: (torch.tensor([0.3], dtype=dt), 32, 1e3, 1571.0), answer),
     ]
 
 

@@ -85,17 +85,19 @@ def dense_case(
     seed: int = 0,
     causal: bool = False,
     biased: bool = False,
+    num_kv_heads: int | None = None,
 ) -> DenseCase:
     """q, k and v are parts of packed projections, their neighbours NaN; so is what lies in a bias behind the
     longest row."""
     generator = torch.Generator().manual_seed(seed)
 
-    def packed(tokens: int, factor: float) -> Tensor:
-        whole = torch.full((tokens, 3, num_heads, head_dim), torch.nan, dtype=dtype)
-        whole[:, 1] = factor * torch.randn(tokens, num_heads, head_dim, generator=generator)
+    def packed(tokens: int, factor: float, heads: int) -> Tensor:
+        whole = torch.full((tokens, 3, heads, head_dim), torch.nan, dtype=dtype)
+        whole[:, 1] = factor * torch.randn(tokens, heads, head_dim, generator=generator)
         return whole[:, 1]
 
-    q, k, v = packed(sum(query_lens), 2), packed(sum(key_lens), 1), packed(sum(key_lens), 1)
+    kv_heads = num_kv_heads or num_heads
+    q, k, v = packed(sum(query_lens), 2, num_heads), *(packed(sum(key_lens), 1, kv_heads) for _ in "kv")
     scale = head_dim**-0.5
     longest, bias = (max(query_lens), max(key_lens)), None
     if biased:
@@ -109,6 +111,7 @@ def dense_case(
         for row in range(len(query_lens)):
             of_q, of_k = (slice(part[row], part[row + 1]) for part in starts)
             q_QHK, k_SHK, v_SHK = (x.to(precision) for x in (q[of_q], k[of_k], v[of_k]))
+            k_SHK, v_SHK = (x.repeat_interleave(num_heads // kv_heads, dim=1) for x in (k_SHK, v_SHK))
             scores_HQS = torch.einsum("qhk,shk->hqs", q_QHK, k_SHK) * scale
             if bias is not None:
                 scores_HQS += bias[:, : len(q_QHK), : len(k_SHK)].to(precision)

@@ -14,7 +14,7 @@ from fastkernels.kernels.launch import power_of_two, warps
 from fastkernels.kernels.sinusoidal import frequencies
 
 
-def unsupported(kernel: str, v_B: Tensor, dim: int, period: float) -> str | None:
+def unsupported(kernel: str, v_B: Tensor, *rest: float) -> str | None:
     return checks.not_float32_compute(v_B)
 
 
@@ -29,11 +29,11 @@ def _features(value, frequency, out, stride, HALF: tl.constexpr, WIDTH: tl.const
     tl.store(row + HALF, tl.sin(angle).to(out.dtype.element_ty), mask=mask)
 
 
-def sinusoidal(v_B: Tensor, dim: int, period: float) -> Tensor:
+def sinusoidal(v_B: Tensor, dim: int, period: float, highest: float) -> Tensor:
     out_BD = v_B.new_empty((v_B.shape[0], dim))
     if out_BD.numel():
         width = power_of_two(dim // 2)
-        table = frequencies(dim, period, v_B.device)
+        table = frequencies(dim, period, highest, v_B.device)
         _features[(v_B.shape[0],)](
             v_B, table, out_BD, v_B.stride(0), HALF=dim // 2, WIDTH=width, **warps(width)
         )

@@ -5,6 +5,7 @@
     worst_row_cosine   1 - cos of the rows (last dimension) that are furthest apart; rows of zeros are alike
     relative_l2        |a - b| / |a|
     centred_l2         |a - b| / |a - m| by root mean squares, m the mean of a over all samples, |a - m| too
+    rms_error          e / (e + half),  e = sqrt(mean (a - b)^2): of values whose unit is known
     psnr               (60 - P) / 40,  P = 10 log10(max|a|^2 / mean (a - b)^2): 60 dB and above are the same
     total_variation    sum |softmax(a) - softmax(b)| / 2 over the last dimension, its mean over rows
     kendall_tau        1 - tau_b of the orders in which a and b put the last dimension, its mean over rows
@@ -150,6 +151,12 @@ def centred_l2(expected: Outputs, found: Outputs) -> list[float]:
 
 
 TABLE["centred_l2"] = centred_l2
+
+
+@_each
+def rms_error(a: np.ndarray, b: np.ndarray, *, half: float) -> float:
+    error = np.sqrt(np.square(a - b).mean()) if a.size else 0.0
+    return float(error / (error + half))
 
 
 @_each

@@ -5,7 +5,8 @@
 B rows, T tokens in all, H heads, K head size, S places of a row. Rows lie one behind the other;
 cu_seqlens says where each begins. The bias, if there is one, goes by the places of query and key in their
 row. Keys may be fewer than queries: those that are given of each row, with starts of their own. The pooled
-variant has one query for each row, the block variant queries of some places of it. Softmax and sums in at
+variant has one query for each row, the block variant queries of some places of it, whose heads may share
+J heads of keys: H / J consecutive ones have one. Softmax and sums in at
 least float32; o has the dtype of the query.
 Mirrors vllm.model_executor.layers.attention.mm_encoder_attention.MMEncoderAttention (and
 flash_attn.flash_attn_varlen_func with causal=False).
@@ -70,7 +71,8 @@ class BlockAttention(nn.Module):
         max_seqlen_q: int,
         max_seqlen_k: int,
     ) -> Tensor:
-        """query [N, H, K], key and value [T, H, K], cu_seqlens_q int32 [B+1] from 0 to N, cu_seqlens_k int32
-        [B+1] from 0 to T, each row at least as long as its queries -> [N, H, K]"""
+        """query [N, H, K], key and value [T, J, K], cu_seqlens_q int32 [B+1] from 0 to N, cu_seqlens_k int32
+        [B+1] from 0 to T, each row at least as long as its queries; one without queries is not read ->
+        [N, H, K]"""
         starts, extent = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
         return kernels.dense_attention(query, key, value, *starts, self.scale, *extent)

@@ -2,6 +2,7 @@
 
     default     y[t] = x[t] W^T + b + resize(table)[t]
     prefixed    y = [class | registers | x W^T + b] of each image
+    learnt      y[t] = x[t] W^T + b + table[t]                     of images of the table's size
     tubelet     y[t] = x[t] W^T + b                    of a patch over several frames of a video
     packed      y[t] = x[t] W^T                        of such patches that are cut already
     placed      y[t] = x[t] W^T + b + sample(table, p[t])       of such patches at places p of their frame
@@ -13,10 +14,11 @@ by frame and row by row. Rounded to the dtype of x after the product, after resa
 Placed: the table at places p (L1/image_ops, SampleGrid), rounded likewise.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2VisionEmbeddings on patches without padding,
 transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTEmbeddings,
+transformers.models.siglip.modeling_siglip.SiglipVisionEmbeddings,
 transformers.models.vjepa2.modeling_vjepa2.VJEPA2Embeddings,
 transformers.models.qwen2_vl.modeling_qwen2_vl.PatchEmbed, and
 transformers.models.qwen3_vl.modeling_qwen3_vl.Qwen3VLVisionPatchEmbed with the positions that are added to
-it, these four with their channels last.
+it, these five with their channels last.
 """
 
 from __future__ import annotations
@@ -64,12 +66,26 @@ class PrefixedPatchEmbed(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """[B, Y, X, C], Y and X multiples of the patch size -> [B, N, D]"""
-        images, size = pixel_values.shape[0], self.patch_size
-        parts_BYPXQC = pixel_values.unflatten(2, (-1, size)).unflatten(1, (-1, size))
-        patches_BLP = parts_BYPXQC.transpose(2, 3).flatten(3).flatten(1, 2)
+        images, patches_BLP = pixel_values.shape[0], _patches(pixel_values, self.patch_size)
         tokens_BLD = kernels.linear(patches_BLP, self.weight.flatten(1), self.bias)
         prefix = (self.cls_token.expand(images, -1, -1), self.register_tokens.expand(images, -1, -1))
         return torch.cat((*prefix, tokens_BLD), dim=1)
+
+
+class LearntPatchEmbed(nn.Module):
+    def __init__(self, num_channels: int, patch_size: int, hidden_size: int, num_patches: int) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        # A convolution's filters [D, row, column, channel], of no patch twice.
+        shape = (hidden_size, patch_size, patch_size, num_channels)
+        self.weight = nn.Parameter(torch.empty(shape), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(hidden_size), requires_grad=False)
+        self.position_embedding = nn.Parameter(torch.empty(num_patches, hidden_size), requires_grad=False)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """[B, Y, X, C], with as many patches as the table has rows -> [B, N, D]"""
+        patches_BNP = _patches(pixel_values, self.patch_size)
+        return kernels.linear(patches_BNP, self.weight.flatten(1), self.bias) + self.position_embedding
 
 
 class TubeletEmbed(nn.Module):
@@ -127,3 +143,9 @@ class PlacedPatchEmbed(PackedPatchEmbed):
         table_MND = self.position_embedding.view(self.side, self.side, -1)
         projected_TD = kernels.linear(hidden_states, self.weight.flatten(1), self.bias)
         return projected_TD + self.sample(places, table_MND)
+
+
+def _patches(pixel_values: Tensor, size: int) -> Tensor:
+    """[B, Y, X, C] -> [B, L, P]"""
+    parts_BYPXQC = pixel_values.unflatten(2, (-1, size)).unflatten(1, (-1, size))
+    return parts_BYPXQC.transpose(2, 3).flatten(3).flatten(1, 2)

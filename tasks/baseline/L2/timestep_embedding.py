@@ -1,17 +1,21 @@
 """What conditions every layer of a diffusion model: a vector from the timestep and the prompt, or from the
-timestep and what is observed.
+timestep and what is observed; or tokens that know their timestep.
 
     mlp(x) = silu(x W1^T + b1) W2^T + b2
     temb = mlp_t(sin(t)) + mlp_g(sin(g)) + mlp_p(p)        sin(v): sinusoidal features of v (L1/sinusoidal)
-    film = mish([mlp(sin(t)) | o]) W^T + b                 here with mish within mlp, too
+    film        y = mish([mlp(sin(t)) | o]) W^T + b        here with mish within mlp, too
+    actions     y = mlp([x Wx^T + bx | s])
 
 B requests, F sinusoidal features, P pooled features of a prompt, D hidden; t timestep (0 .. 1000), g guidance
 times 1000, absent in models without it. film: O features of an observation o, M outputs: scale and shift of
-each channel of every block, one product for all of them. t and g are float32; their features are rounded to
-the dtype of p or o. Rounded to it after each product, activation and sum.
+each channel of every block, one product for all of them. actions: A noisy actions x of each request, X values
+of one; s are D features of their timestep. t, g and s are float32; features are rounded to the dtype of p, o
+or x. Rounded to it after each product, activation and sum.
 Mirrors diffusers.models.embeddings.TimestepEmbedding and CombinedTimestepGuidanceTextProjEmbeddings (without
 guidance: CombinedTimestepTextProjEmbeddings); film: `diffusion_step_encoder` and every `cond_encoder` of
-diffusion_policy_3d.model.diffusion.conditional_unet1d.ConditionalUnet1D.
+diffusion_policy_3d.model.diffusion.conditional_unet1d.ConditionalUnet1D; actions:
+transformers.models.pi0.modeling_pi0.PI0ActionTimeEmbedding behind its features of the timestep and without
+the token of the state.
 """
 
 from __future__ import annotations
@@ -74,3 +78,19 @@ class FilmEncoder(nn.Module):
         features_BF = self.time_proj(timestep).to(global_cond.dtype)
         step_BF = self.linear_2(self.act(self.linear_1(features_BF)))
         return self.cond_encoder(self.act(torch.cat((step_BF, global_cond), -1)))
+
+
+class ActionTimeEmbedding(nn.Module):
+    def __init__(self, action_dim: int, hidden_size: int) -> None:
+        super().__init__()
+        self.action_in_proj = Linear(action_dim, hidden_size, bias=True)
+        self.action_time_mlp_in = Linear(2 * hidden_size, hidden_size, bias=True)
+        self.act = SiLU()
+        self.action_time_mlp_out = Linear(hidden_size, hidden_size, bias=True)
+
+    def forward(self, noise: Tensor, time_embeds: Tensor) -> Tensor:
+        """noise [B, A, X], time_embeds float32 [B, D] -> [B, A, D]"""
+        action_BAD = self.action_in_proj(noise)
+        time_BAD = time_embeds.to(noise.dtype)[:, None].expand_as(action_BAD)
+        joined = torch.cat((action_BAD, time_BAD), dim=-1)
+        return self.action_time_mlp_out(self.act(self.action_time_mlp_in(joined)))

@@ -1,4 +1,4 @@
-"""One pre-norm layer of a diffusion language model.
+"""One pre-norm layer of a diffusion language model, or of a policy that sees a prefix.
 
     h = hidden_states + residual
     a = h + attention(rms_norm(h; w_in))
@@ -6,9 +6,11 @@
 
 N tokens, D hidden. Attention in both directions, over the keys and values of all tokens of a row. Without a
 residual (first layer) h = hidden_states; the caller adds the last pair. Each sum is rounded to the dtype of
-the input and normalised as rounded.
+the input and normalised as rounded. The norms of the variant gemma have weights around zero, to which 1 is
+added.
 Mirrors transformers.models.llama.modeling_llama.LlamaDecoderLayer without its mask (and Fast-dLLM's
-LLaDALlamaBlock).
+LLaDALlamaBlock), and transformers.models.gemma.modeling_gemma.GemmaDecoderLayer with
+use_bidirectional_attention.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..L1.rms_norm import RMSNorm
+from ..L1.rms_norm import GemmaRMSNorm, RMSNorm
 from ..L2.bidirectional_attention import BidirectionalAttention
 from ..L2.gated_mlp import GatedMLP
 
 
 class BidirectionalLayer(nn.Module):
+    norm: type[nn.Module] = RMSNorm
+
     def __init__(
         self,
         hidden_size: int,
@@ -32,14 +36,16 @@ class BidirectionalLayer(nn.Module):
         max_position: int,
         rope_parameters: dict[str, Any],
         rms_norm_eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        hidden_act: str = "silu",
     ) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(hidden_size, rms_norm_eps)
+        self.input_layernorm = self.norm(hidden_size, rms_norm_eps)
         self.self_attn = BidirectionalAttention(
-            hidden_size, num_heads, head_dim, max_position, rope_parameters
+            hidden_size, num_heads, head_dim, max_position, rope_parameters, num_kv_heads
         )
-        self.post_attention_layernorm = RMSNorm(hidden_size, rms_norm_eps)
-        self.mlp = GatedMLP(hidden_size, intermediate_size)
+        self.post_attention_layernorm = self.norm(hidden_size, rms_norm_eps)
+        self.mlp = GatedMLP(hidden_size, intermediate_size, hidden_act)
 
     def forward(
         self,
@@ -67,3 +73,7 @@ class BidirectionalLayer(nn.Module):
         attended_ND = self.self_attn(positions, normed_ND, *caches, *rows)
         normed_ND, sum_ND = self.post_attention_layernorm(attended_ND, sum_ND)
         return self.mlp(normed_ND), sum_ND
+
+
+class GemmaBidirectionalLayer(BidirectionalLayer):
+    norm = GemmaRMSNorm

@@ -48,6 +48,14 @@ def test_head_dimensions_that_are_no_power_of_two(impl, head_dim):
     case.check(kernels.dense_attention(*case.args, impl=impl))
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("name", ["equal", "cross", "some-without-queries"])
+@pytest.mark.parametrize("impl", [REFERENCE, TORCH, TRITON])
+def test_heads_that_share_keys(impl, name, kv_heads):
+    case = dense_case(*ROWS[name], num_heads=6, num_kv_heads=kv_heads)
+    case.check(kernels.dense_attention(*case.args, impl=impl))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SELF_ROWS)
 @pytest.mark.parametrize("kind", KINDS)

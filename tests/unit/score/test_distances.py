@@ -158,7 +158,7 @@ def test_the_best_overlap_wins_and_boxes_without_extent_match_nothing():
     assert d("detections", [empty], [empty]) == 1.0
 
 
-PARAMETERS = {"top_k_overlap": {"k": 2}, "mel_cosine": {"sampling_rate": 16000}}
+PARAMETERS = {"top_k_overlap": {"k": 2}, "rms_error": {"half": 0.1}, "mel_cosine": {"sampling_rate": 16000}}
 
 
 @pytest.mark.parametrize("name", sorted(set(TABLE) - {"detections"}))
@@ -189,6 +189,7 @@ def test_logits_are_compared_by_what_is_left_without_the_mean_of_all_samples():
 
 def test_a_scale_is_the_distance_of_what_is_unrelated():
     assert d("relative_l2", [1.0], [1.01], scale=0.02) == pytest.approx(0.5)
+    assert d("rms_error", [9.0, 1.0], [9.0, 1.1], half=0.1) == pytest.approx(1 / (1 + 2**0.5))
     assert d("relative_l2", [1.0], [1.5], scale=0.02) == 1.0
     for scale in (0.0, 2.0):
         with pytest.raises(UsageError, match="at most 1"):

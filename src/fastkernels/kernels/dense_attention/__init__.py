@@ -1,11 +1,12 @@
 """Attention of packed rows: every query of a row sees every key of the row, or those up to itself.
 
-    o[h, i] = softmax(scale * q[h, i] K[h]^T + bias[h, i]) V[h]        over the keys of i's row
+    o[h, i] = softmax(scale * q[h, i] K[j]^T + bias[h, i]) V[j]        over the keys of i's row, j = h J // H
 
-T query tokens · S key tokens · B rows · H heads · K head dim. Rows are packed one behind the other, queries
-and keys each by their own starts: self-attention gives the same starts twice, pooling one query a row. A bias
-is added to the scores by the places of query and key in their row, alike for all rows. Causal: query i of a
-row sees its keys 0 .. i. Softmax and sums in at least float32, rounded to the dtype of the query.
+T query tokens · S key tokens · B rows · H heads of queries · J of keys, a divisor of H · K head dim. Rows are
+packed one behind the other, queries and keys each by their own starts: self-attention gives the same starts
+twice, pooling one query a row. A bias is added to the scores by the places of query and key in their row,
+alike for all rows. Causal: query i of a row sees its keys 0 .. i. Softmax and sums in at least
+float32, rounded to the dtype of the query.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def dense_attention(
 
     The last dimension of q, k and v is contiguous; all have one dtype. Row b owns queries query_starts_B1[b]
     .. query_starts_B1[b + 1] - 1 and keys likewise; int32, from 0 to T and to S. A row with queries has
-    keys. scale: factor of the scores, usually K ** -0.5. max_query_len, max_key_len: of the longest row (or
-    upper bounds), known to the host. causal: rows have as many queries as keys. bias: finite, in the dtype of
-    the query, at least as long as the longest row, its last dimension contiguous. Raises KernelError when
-    `impl` cannot serve the call.
+    keys; keys of a row without queries are not read. scale: factor of the scores, usually K ** -0.5.
+    max_query_len, max_key_len: of the longest row (or upper bounds), known to the host. causal: rows have as
+    many queries as keys. bias: finite, in the dtype of the query, at least as long as the longest
+    row, its last dimension contiguous. Raises KernelError when `impl` cannot serve the call.
     """
     starts, extent = (query_starts_B1, key_starts_B1), (max_query_len, max_key_len)
     return _dense_attention(q_THK, k_SHK, v_SHK, *starts, scale, *extent, causal, bias_HQS, impl=impl)

@@ -28,6 +28,8 @@ def unsupported(
 ) -> str | None:
     if bias_HQS is not None:
         return "serves no bias"
+    if q_THK.shape[1] != k_SHK.shape[1]:
+        return "needs as many heads of keys as of queries"
     if (head_dim := q_THK.shape[-1]) > MAX_HEAD_DIM or head_dim % 8:
         return f"serves head dimensions up to {MAX_HEAD_DIM} that 8 divides, not {head_dim}"
     if not len(q_THK) or not are_equal(q_THK, k_SHK, query_starts_B1, max_query_len, max_key_len):

@@ -29,7 +29,10 @@ def dense_attention(
     rows = zip(*(x.split(lens) for x, lens in zip((q_THK, k_SHK, v_SHK, o_THK), (
         query_lens, key_lens, key_lens, query_lens))))  # fmt: skip
     for q, k, v, o in rows:
-        k_HKL, v_HLK = k.to(dtype).permute(1, 2, 0), v.to(dtype).transpose(0, 1)
+        if not len(q):
+            continue
+        k, v = (x.to(dtype).repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        k_HKL, v_HLK = k.permute(1, 2, 0), v.transpose(0, 1)
         num_keys = k_HKL.shape[2]
         step = max(1, MAX_ELEMENTS // max(1, k_HKL.shape[0] * num_keys))
         for start in range(0, len(q), step):

@@ -71,5 +71,8 @@ def _attend(
     """[B, T / B, H, K] of rows of one length."""
     q, k, v = (batched(x, rows) for x in (q_THK, k_SHK, v_SHK))
     mask_HQS = None if bias_HQS is None else bias_HQS[:, : q.shape[2], : k.shape[2]]
-    o_BHLK = F.scaled_dot_product_attention(q, k, v, mask_HQS, is_causal=causal, scale=scale)
+    are_shared = q.shape[1] != k.shape[1]
+    o_BHLK = F.scaled_dot_product_attention(
+        q, k, v, mask_HQS, is_causal=causal, scale=scale, enable_gqa=are_shared
+    )
     return o_BHLK.transpose(1, 2)

@@ -50,8 +50,8 @@ def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *rest:
 @triton.jit(do_not_specialize=["num_rows"])
 def _attend(query, key, value, query_starts, key_starts, bias, out, scale, num_rows,
             q_stride_t, q_stride_h, k_stride_s, k_stride_h, v_stride_s, v_stride_h, b_stride_h, b_stride_q,
-            H: tl.constexpr, K: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr, DIMS: tl.constexpr,
-            STAGES: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+            H: tl.constexpr, SHARING: tl.constexpr, K: tl.constexpr, M: tl.constexpr, TILE: tl.constexpr,
+            DIMS: tl.constexpr, STAGES: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     # Heads vary fastest, so programs that run together read one row's keys.
     head, tile = tl.program_id(0), tl.program_id(1)
     row = row_of_tile(query_starts, num_rows, tile, M)
@@ -67,8 +67,8 @@ def _attend(query, key, value, query_starts, key_starts, bias, out, scale, num_r
     inside = (i < query_len)[:, None] & (d < K)[None, :]
     token = (row_start + i).to(tl.int64)
     q = tl.load(query + token[:, None] * q_stride_t + head * q_stride_h + d[None, :], mask=inside, other=0.0)
-    k_head = key + first_key.to(tl.int64) * k_stride_s + head * k_stride_h
-    v_head = value + first_key.to(tl.int64) * v_stride_s + head * v_stride_h
+    k_head = key + first_key.to(tl.int64) * k_stride_s + head // SHARING * k_stride_h
+    v_head = value + first_key.to(tl.int64) * v_stride_s + head // SHARING * v_stride_h
 
     b_head = bias + head.to(tl.int64) * b_stride_h
     # Queries of a causal tile see nothing behind its last one.
@@ -129,8 +129,8 @@ def dense_attention(
     _attend[(num_heads, num_tokens // queries + rows)](
         q_THK, k_SHK, v_SHK, query_starts_B1, key_starts_B1, bias, out, scale, rows,
         *q_THK.stride()[:2], *k_SHK.stride()[:2], *v_SHK.stride()[:2], *bias.stride()[:2],
-        H=num_heads, K=head_dim, M=queries, TILE=keys, DIMS=dims, STAGES=stages,
-        CAUSAL=causal, BIAS=bias_HQS is not None,
+        H=num_heads, SHARING=num_heads // k_SHK.shape[1], K=head_dim, M=queries, TILE=keys, DIMS=dims,
+        STAGES=stages, CAUSAL=causal, BIAS=bias_HQS is not None,
         num_warps=warps if queries == most else 4,
     )  # fmt: skip
     return out
