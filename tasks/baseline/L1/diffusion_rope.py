@@ -6,10 +6,10 @@
     y[2j]     = x[2j] cos a[s, j] - x[2j + 1] sin a[s, j]
     y[2j + 1] = x[2j + 1] cos a[s, j] + x[2j] sin a[s, j]
 
-B requests, S tokens of each, A axes, H heads, K = sum(R) head size. Pixel: places run from -1 to 1 over a grid
-of G rows and columns, and features behind those of its axes are not turned. Angles are float64, the table is
-rounded once to float32 (float64 for a float64 module); the rotation is computed in float32 and rounded once
-to the dtype of its input. All requests share the table.
+B requests, S tokens of each, A axes, H heads, K = sum(R) head size. Pixel: places run from -1 to 1 over a
+grid of G rows and columns, and features behind those of its axes are not turned. Angles are float64, the
+table is rounded once to float32 (float64 for a float64 module); the rotation is computed in float32 and
+rounded once to the dtype of its input. All requests share the table.
 Mirrors diffusers.models.transformers.transformer_flux.FluxPosEmbed, rotary_embedding_torch.RotaryEmbedding
 with freqs_for="pixel" (its get_axial_freqs; both tables hold every angle twice) and
 diffusers.models.embeddings.apply_rotary_emb.

@@ -123,8 +123,8 @@ class Oasis(nn.Module):
         return [(weight.new_empty(shape), weight.new_empty(shape)) for _ in self.blocks]
 
     def rollout(self, prompt: Tensor, noise: Tensor, actions: Tensor, steps: int) -> Tensor:
-        """prompt [B, P, C, h, w] and noise [B, N, C, h, w] float32, P at least 1, actions [B, P + N, A], each of
-        the frame that it leads to -> latents of the new frames [B, N, C, h, w]"""
+        """prompt [B, P, C, h, w] and noise [B, N, C, h, w] float32, P at least 1, actions [B, P + N, A],
+        each of the frame that it leads to -> latents of the new frames [B, N, C, h, w]"""
         prompted, total = prompt.shape[1], prompt.shape[1] + noise.shape[1]
         caches, latents, kept = self.caches(len(prompt), total), prompt, 0
         for i in range(prompted, total):
@@ -132,7 +132,7 @@ class Oasis(nn.Module):
             for level, alpha, next_alpha in diffusion_forcing.steps_of(steps, self.alphas):
                 # The first step brings along the frames before i whose keys and values are not kept yet.
                 window = torch.cat((latents[:, kept:], x[:, None]), dim=1)
-                t_BT = torch.full(window.shape[:2], self.context_level, dtype=torch.float32, device=x.device)
+                t_BT = torch.full(window.shape[:2], self.context_level, dtype=x.dtype, device=x.device)
                 t_BT[:, -1] = level
                 so_far = [(key[:, : i + 1], value[:, : i + 1]) for key, value in caches]
                 v = self.predict(window.to(actions.dtype), t_BT, actions[:, kept : i + 1], so_far)[:, -1]
