@@ -151,7 +151,7 @@ def rollout_error(model: Oasis, steps: int = 3, prompted: int = 2) -> float:
 def decode_error(model: Oasis) -> float:
     """Of pixels that are not clamped: the equations' latents are as large as real ones."""
     z = X[0, :1] * SCALING
-    dtype = model.vae.predictor.weight.dtype
+    dtype = model.decoder.predictor.weight.dtype
     found = model.decode(z[None].to(dtype))[0, 0].permute(2, 0, 1)
     return (found - equations.decode(weights(), SHAPE, z[0], SCALING).clamp(0, 1)).abs().max().item()
 
@@ -221,7 +221,7 @@ def test_earlier_frames_do_not_see_later_ones_and_clips_not_each_other() -> None
 
 
 def _tables(model: Oasis, change: Callable[[Tensor], Tensor]) -> None:
-    for table in (model.spatial_rope, model.temporal_rope, model.vae.enc_rope, model.vae.dec_rope):
+    for table in (model.spatial_rope, model.temporal_rope, model.encoder.rope, model.decoder.rope):
         table.forward = lambda ids, own=table.forward: change(own(ids))
 
 
@@ -269,7 +269,7 @@ def _one_modulation(model: Oasis) -> None:
 
 
 def _other_gelu(model: Oasis, half: str = "") -> None:
-    blocks = getattr(model.vae, half) if half else model.blocks
+    blocks = getattr(model, half).blocks if half else model.blocks
     for block in blocks:
         for name in ("mlp", "s_mlp", "t_mlp"):
             if (mlp := getattr(block, name, None)) is not None:
@@ -285,7 +285,7 @@ def _other_unpatchify(model: Oasis) -> None:
 
 def _other_pixels(model: Oasis) -> None:
     p = VAE["patch_size"]
-    _rows(model.vae.predictor, lambda x: x.unflatten(0, (p, p, 3)).movedim(2, 0).flatten(0, 2))
+    _rows(model.decoder.predictor, lambda x: x.unflatten(0, (p, p, 3)).movedim(2, 0).flatten(0, 2))
 
 
 def _rows(linear: Any, change: Callable[[Tensor], Tensor]) -> None:
@@ -362,9 +362,10 @@ def test_noise_on_frames_that_are_done_or_another_last_level_is_seen(monkeypatch
 def test_the_real_checkpoints_names_fill_every_parameter() -> None:
     with torch.device("meta"):
         model = Oasis(REAL)
-    network = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("vae."))
+    vae = sum(p.numel() for half in (model.encoder, model.decoder) for p in half.parameters())
+    network = sum(p.numel() for p in model.parameters()) - vae
     assert network + 16 + 32 == 607_943_792  # the file's, with the frequencies of two rotations
-    assert sum(p.numel() for p in model.vae.parameters()) == 229_246_160
+    assert vae == 229_246_160
     places, unnamed = destinations(model)
     assert set(places) == set(shapes(REAL))
     assert not unnamed
@@ -375,8 +376,9 @@ def test_the_real_checkpoints_names_fill_every_parameter() -> None:
 def test_a_half_precision_model_decodes_in_float32() -> None:
     with torch.device("meta"), creating("meta", torch.float16):
         model = Oasis(TINY)
-    wide = {name.split(".")[1] for name, p in model.named_parameters() if p.dtype == torch.float32}
-    assert wide == {"post_quant_conv", "decoder", "dec_norm", "predictor"}
+    assert {p.dtype for p in model.decoder.parameters()} == {torch.float32}
+    others = (p for name, p in model.named_parameters() if not name.startswith("decoder."))
+    assert {p.dtype for p in others} == {torch.float16}
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@
 
 N places of all clips, T new frames, the last of the S frames, H heads, K head size. Softmax and sums in at
 least float32; o has the dtype of the query.
-Mirrors torch.nn.functional.scaled_dot_product_attention with torch.nn.attention.bias.causal_lower_right; its
-heads come before its frames.
+Mirrors flash_attn.flash_attn_func with causal=True, whose last query sees every key.
 """
 
 from __future__ import annotations
@@ -20,6 +19,6 @@ class FrameAttention(nn.Module):
         super().__init__()
         self.scale = scale
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query [N, T, H, K], key and value [N, S, H, K], T <= S -> [N, T, H, K]"""
-        return kernels.frame_attention(query, key, value, self.scale)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [N, T, H, K], k and v [N, S, H, K], T <= S -> [N, T, H, K]"""
+        return kernels.frame_attention(q, k, v, self.scale)

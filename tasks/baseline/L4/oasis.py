@@ -28,23 +28,22 @@ from fastkernels.nn import diffusion_forcing
 from fastkernels.nn.batching import Pixels, described
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
+from fastkernels.nn.patches import to_patches
 from fastkernels.nn.precision import at_least_float32
 from fastkernels.nn.program import Call, Place, Program, RequestError, Stage
 from fastkernels.nn.weight_map import Source, WeightMap
 
 from ..L1.diffusion_rope import FluxPosEmbed, PixelRotaryEmbedding
-from ..L1.layer_norm import LayerNorm
 from ..L1.linear import Linear
 from ..L1.sinusoidal import Timesteps
 from ..L2.adaptive_norm import AdaLayerNormContinuous
 from ..L2.timestep_embedding import SINUSOIDAL_FEATURES, TimestepEmbedding
 from ..L3.diffusion_block import SpatioTemporalDiTBlock
-from ..L3.vision_block import PixelBlock
+from ..L3.vit_vae import COLOURS, ViTDecoder, ViTEncoder
 
 ROPE_THETA, MAX_FREQ, EPS = 10000.0, 256.0, 1e-6  # not in the configuration
 MOST_CLIPS = 8  # of one launch: of 32 frames 2.4 GB of keys and values in float16
 MOST_SEED = 2**63 - 1
-COLOURS = 3
 Caches = Sequence[tuple[Tensor, Tensor]]  # keys, rotated, and values [B L, S, H, K] of each layer
 
 
@@ -76,17 +75,24 @@ class Oasis(nn.Module):
         self.norm_out = AdaLayerNormContinuous(hidden_size, EPS)
         self.proj_out = Linear(hidden_size, patch_values, bias=True)
 
-        self.vae = AutoencoderKL(vae)
+        self.pixels = vae.integer("input_height"), vae.integer("input_width")
+        self.vae_patch = vae.integer("patch_size")
         self.require_latents(vae)
+        self.encoder = ViTEncoder(**half_arguments(vae, "enc"))
+        with at_least_float32():
+            self.decoder = ViTDecoder(**half_arguments(vae, "dec"))
         self.scaling = reader.number("scaling_factor")
         self.alphas = diffusion_forcing.alphas_cumprod(reader.integer("max_noise_level"))
         self.context_level = reader.integer("stabilization_level") - 1
         self.most_noise = reader.number("noise_abs_max")
-        self.weight_map = weight_map(hidden_size, self.channels, self.patch_size) | vae_weights(self.vae)
+        self.weight_map = weight_map(hidden_size, self.channels, self.patch_size) | vae_weights(
+            self.vae_patch
+        )
 
     def require_latents(self, vae: ConfigReader) -> None:
         """UsageError unless the autoencoder's latents are those that the network takes."""
-        found, needed = (self.vae.latent_dim, *self.vae.grid), (self.channels, self.height, self.width)
+        sides = (whole(vae, key, self.vae_patch) for key in ("input_height", "input_width"))
+        found, needed = (vae.integer("latent_dim"), *sides), (self.channels, self.height, self.width)
         if found != needed:
             raise vae.error(
                 "latent_dim", f"and patches make latents {found}, dit's channels and sides are {needed}"
@@ -142,22 +148,23 @@ class Oasis(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """[B, Y, X, 3] within -1 .. 1 -> latents [B, C, h, w], at least float32"""
-        mean_BLC = self.vae.encode(images)[..., : self.channels]
+        mean_BLC = self.encoder(images.permute(0, 3, 1, 2))[..., : self.channels]
         scaled_BLC = mean_BLC.to(torch.promote_types(mean_BLC.dtype, torch.float32)) * self.scaling
         return scaled_BLC.unflatten(1, (self.height, self.width)).permute(0, 3, 1, 2)
 
     def decode(self, latents: Tensor) -> Tensor:
         """[B, N, C, h, w], at least float32 -> RGB [B, N, Y, X, 3] within 0 .. 1"""
         z_FLC = (latents / self.scaling).flatten(0, 1).flatten(2).transpose(1, 2)
-        return ((self.vae.decode(z_FLC) + 1) / 2).clamp(0, 1).unflatten(0, latents.shape[:2])
+        images_FCYX = ((self.decoder(z_FLC) + 1) / 2).clamp(0, 1)
+        return images_FCYX.permute(0, 2, 3, 1).unflatten(0, latents.shape[:2])
 
     def examples(self, run: str, batch: Batch) -> Examples:
-        """What new frames of clips call: all frames of each (`forward`) or one behind max_frames - 1 others
+        """What new frames of clips call: all frames of each (`forward`), or the last ones of max_frames - 1
         (`predict`); each run of grids is a clip. Or frames to encode or to decode, each grid one."""
         if run in ("encode", "decode"):
             frames = len(batch.grids) and sum(count for count, *_ in batch.grids)
             latents = torch.empty(1, frames, self.channels, self.height, self.width, dtype=torch.float32)
-            pixels = torch.empty(frames, *self.vae.sides, COLOURS)
+            pixels = torch.empty(frames, *self.pixels, COLOURS)
             yield run, (pixels if run == "encode" else latents,)
             return
         clips, (frames,) = len(batch.grids), {count for count, *_ in batch.grids}
@@ -166,12 +173,13 @@ class Oasis(nn.Module):
             torch.empty(clips, frames, dtype=torch.float32),
             torch.empty(clips, frames, self.num_actions),
         )
-        caches = () if run == "forward" else (self.caches(clips, self.max_frames),)
+        longer = self.caches(clips, self.max_frames)
+        caches = () if run == "forward" else ([(key[:, :-1], value[:, :-1]) for key, value in longer],)
         yield run, (x, t, actions, *caches)
 
     def stages(self) -> dict[str, Stage]:
         centred = ((0.5,) * COLOURS, (0.5,) * COLOURS)
-        pixels = Pixels(self.vae.patch_size, COLOURS, self.place, centred)
+        pixels = Pixels(self.vae_patch, COLOURS, self.place, centred)
         return {
             "encode": Stage(pixels, MOST_CLIPS),
             "rollout": Stage(most=MOST_CLIPS),
@@ -184,8 +192,8 @@ class Oasis(nn.Module):
         require_whole("steps", steps, 1, len(self.alphas))
         require_whole("seed", seed, 0, MOST_SEED)
         self.require_actions(actions)
-        if isinstance(image, Tensor) and image.dim() == 3 and tuple(image.shape[:2]) != self.vae.sides:
-            sides = "{} x {}".format(*self.vae.sides)
+        if isinstance(image, Tensor) and image.dim() == 3 and tuple(image.shape[:2]) != self.pixels:
+            sides = "{} x {}".format(*self.pixels)
             raise RequestError(
                 f"image: {image.shape[0]} x {image.shape[1]} pixels, the model takes {sides}. Resize it"
             )
@@ -214,66 +222,6 @@ class Oasis(nn.Module):
             raise RequestError("actions must lie within -1 .. 1: buttons are 0 or 1, the camera's between")
 
 
-class AutoencoderKL(nn.Module):
-    """Frames to latents and back: a vision transformer each way."""
-
-    def __init__(self, config: ConfigReader) -> None:
-        super().__init__()
-        self.patch_size, self.latent_dim = config.integer("patch_size"), config.integer("latent_dim")
-        self.sides = config.integer("input_height"), config.integer("input_width")
-        self.grid = [whole(config, key, self.patch_size) for key in ("input_height", "input_width")]
-        patch_values = COLOURS * self.patch_size**2
-        encoder, decoder = (
-            block_arguments(config, f"{half}_dim", f"{half}_heads") for half in ("enc", "dec")
-        )
-        for half in (encoder, decoder):
-            half["dim"] = half.pop("hidden_size")
-
-        self.patch_embedder = Linear(patch_values, encoder["dim"], bias=True)
-        self.enc_rope = self.rope(encoder)
-        self.encoder = nn.ModuleList(PixelBlock(**encoder) for _ in range(config.integer("enc_depth")))
-        self.enc_norm = LayerNorm(encoder["dim"], EPS)
-        self.quant_conv = Linear(encoder["dim"], 2 * self.latent_dim, bias=True)
-        with at_least_float32():
-            self.post_quant_conv = Linear(self.latent_dim, decoder["dim"], bias=True)
-            self.dec_rope = self.rope(decoder)
-            self.decoder = nn.ModuleList(PixelBlock(**decoder) for _ in range(config.integer("dec_depth")))
-            self.dec_norm = LayerNorm(decoder["dim"], EPS)
-            self.predictor = Linear(decoder["dim"], patch_values, bias=True)
-
-    def rope(self, block: Mapping[str, Any]) -> PixelRotaryEmbedding:
-        """A quarter of a head turns by each axis, the other half not at all."""
-        rows, columns = self.grid
-        head_size = block["dim"] // block["num_heads"]
-        return PixelRotaryEmbedding(head_size // 4, rows * columns, head_size, [rows, columns])
-
-    def encode(self, images: Tensor) -> Tensor:
-        """[B, Y, X, 3] -> mean and log variance [B, L, 2 C]"""
-        x_BLD = self.patch_embedder(to_patches(images.permute(0, 3, 1, 2), self.patch_size))
-        return self.quant_conv(self.enc_norm(self.through(self.encoder, self.enc_rope, x_BLD)))
-
-    def decode(self, z: Tensor) -> Tensor:
-        """[B, L, C] -> [B, Y, X, 3]"""
-        x_BLD = self.through(self.decoder, self.dec_rope, self.post_quant_conv(z))
-        patches_BLP = self.predictor(self.dec_norm(x_BLD))
-        size = self.patch_size
-        parts = patches_BLP.unflatten(-1, (COLOURS, size, size)).unflatten(1, self.grid)  # B y x c p q
-        return parts.permute(0, 1, 4, 2, 5, 3).flatten(3, 4).flatten(1, 2)
-
-    def through(self, blocks: nn.ModuleList, rope: PixelRotaryEmbedding, x_BLD: Tensor) -> Tensor:
-        rows, columns = (torch.arange(side, device=x_BLD.device) for side in self.grid)
-        rotary_LK = rope(torch.cartesian_prod(rows, columns))
-        for block in blocks:
-            x_BLD = block(x_BLD, rotary_LK)
-        return x_BLD
-
-
-def to_patches(x: Tensor, size: int) -> Tensor:
-    """[.., C, Y, X] -> [.., patches, C * size * size], row by row; its values channel by channel"""
-    parts = x.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # .. c y p x q
-    return parts.movedim((-4, -2), (-5, -4)).flatten(-3).flatten(-3, -2)
-
-
 def require_whole(name: str, value: Any, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise RequestError(f"{name} must be an integer from {low} to {high}, not {value!r}")
@@ -297,6 +245,18 @@ def block_arguments(config: ConfigReader, size_key: str, heads_key: str) -> dict
         "intermediate_size": int(hidden_size * config.number("mlp_ratio", 4.0)),
         "num_heads": num_heads,
         "eps": EPS,
+    }
+
+
+def half_arguments(vae: ConfigReader, half: str) -> dict[str, Any]:
+    """Of the encoder, `enc`, or of the decoder, `dec`."""
+    block = block_arguments(vae, f"{half}_dim", f"{half}_heads")
+    shared = ("latent_dim", "input_height", "input_width", "patch_size", f"{half}_depth")
+    return {
+        **{key: vae.integer(key) for key in shared},
+        f"{half}_dim": block["hidden_size"],
+        f"{half}_heads": block["num_heads"],
+        "intermediate_size": block["intermediate_size"],
     }
 
 
@@ -332,18 +292,23 @@ def weight_map(hidden_size: int, channels: int, patch_size: int) -> WeightMap:
     )
 
 
-def vae_weights(vae: AutoencoderKL) -> WeightMap:
-    names = {"patch_embed.proj.*": "vae.patch_embedder.*"}
-    for part in ("enc_norm", "quant_conv", "post_quant_conv", "dec_norm", "predictor"):
-        names[f"{part}.*"] = f"vae.{part}.*"
+def vae_weights(patch_size: int) -> WeightMap:
+    names = {
+        "patch_embed.proj.*": "encoder.patch_embedder.*",
+        "enc_norm.*": "encoder.norm.*",
+        "quant_conv.*": "encoder.quant_conv.*",
+        "post_quant_conv.*": "decoder.post_quant_conv.*",
+        "dec_norm.*": "decoder.norm.*",
+        "predictor.*": "decoder.predictor.*",
+    }
     for half in ("encoder", "decoder"):
+        theirs, ours = f"{half}.*", f"{half}.blocks.*"
         names |= {
-            f"{half}.*.norm1.*": f"vae.{half}.*.norm1.*",
-            f"{half}.*.norm2.*": f"vae.{half}.*.norm2.*",
-            f"{half}.*.attn.qkv.*": f"vae.{half}.*.attn.qkv_proj.linear.*",
-            f"{half}.*.attn.proj.*": f"vae.{half}.*.attn.to_out.linear.*",
-            f"{half}.*.mlp.fc1.*": f"vae.{half}.*.mlp.fc1.linear.*",
-            f"{half}.*.mlp.fc2.*": f"vae.{half}.*.mlp.fc2.linear.*",
+            f"{theirs}.norm1.*": f"{ours}.norm1.*",
+            f"{theirs}.norm2.*": f"{ours}.norm2.*",
+            f"{theirs}.attn.qkv.*": f"{ours}.attn.qkv_proj.linear.*",
+            f"{theirs}.attn.proj.*": f"{ours}.attn.to_out.linear.*",
+            f"{theirs}.mlp.fc1.*": f"{ours}.mlp.fc1.linear.*",
+            f"{theirs}.mlp.fc2.*": f"{ours}.mlp.fc2.linear.*",
         }
-    size = vae.patch_size
-    return WeightMap(names, vectors={"vae.patch_embedder.weight": (-1, COLOURS, size, size)})
+    return WeightMap(names, vectors={"encoder.patch_embedder.weight": (-1, COLOURS, patch_size, patch_size)})
