@@ -1,5 +1,5 @@
-"""Images or latents as patches, row by row, whose values lie channel by channel: a convolution with filters as
-large as its stride is a product with them.
+"""Images or latents as patches, row by row, whose values lie channel by channel: a convolution with filters
+as large as its stride is a product with them.
 
 B images, C channels, Y x X places, P patches of S x S places.
 """

@@ -1,5 +1,5 @@
 """Attention of a diffusion transformer: all tokens of a request, those of its text first, see each other, or
-the tokens of a frame, or one place of a clip's frames.
+the tokens of a frame.
 
     [q | k | v] = x Wqkv^T + b        image and text have their own weights where they are two streams
     q = rope(rms_norm(q; wq)),  k = rope(rms_norm(k; wk))        each head on its own
@@ -7,14 +7,11 @@ the tokens of a frame, or one place of a clip's frames.
     joint     y_image = o_image Wo^T + bo,  y_text = o_text Wa^T + ba
     single    y = o
     spatial   q, k = rope(q), rope(k),  y = attention(q, k, v) Wo^T + bo        over a frame
-    temporal  key_cache[.., S - T ..], value_cache[.., S - T ..] = rope(k), v
-              y = attention(rope(q), key_cache, value_cache) Wo^T + bo          over frames up to its own
 
 B requests, L image and S text tokens of each, D hidden, H heads, K = D / H head size; scale 1/sqrt(K).
-Temporal: B clips, T new frames of L tokens, the last of S frames, whose others are in the caches; b = 0.
 Rounded to the dtype of x after each product, norm and rotation, and after the attention.
-Mirrors diffusers.models.transformers.transformer_flux.FluxAttention, and attention.SpatialAxialAttention and
-attention.TemporalAxialAttention of open-oasis, which recomputes what the caches hold.
+Mirrors diffusers.models.transformers.transformer_flux.FluxAttention, and of open-oasis
+attention.SpatialAxialAttention and, with a bias, vae.Attention.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from torch import Tensor, nn
 
 from ..L1.dense_attention import DenseAttention
 from ..L1.diffusion_rope import ApplyRotaryEmbedding
-from ..L1.frame_attention import FrameAttention
 from ..L1.rms_norm import RMSNorm
 from .parallel_linear import QKVParallelLinear, RowParallelLinear
 
@@ -89,29 +85,6 @@ class SpatialAxialAttention(nn.Module):
         """x [B, L, D], rotary_emb [L, K] -> [B, L, D]"""
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.num_heads, self.head_size)).unbind(2)
         return self.to_out(_attend(self.attn, *self.rope(q, k, rotary_emb), v))
-
-
-class TemporalAxialAttention(nn.Module):
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.num_heads, self.head_size = heads, dim // heads
-        self.qkv_proj = QKVParallelLinear(dim, self.head_size, heads, heads, bias=False)
-        self.rope = ApplyRotaryEmbedding()
-        self.attn = FrameAttention(self.head_size**-0.5)
-        self.to_out = RowParallelLinear(dim, dim, bias=True)
-
-    def forward(self, x: Tensor, rotary_emb: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
-        """x [B, T, L, D], rotary_emb [T, K], caches [B L, S, H, K], of whose frames the last T are written
-        -> [B, T, L, D]"""
-        (clips, new), heads = x.shape[:2], (3, self.num_heads, self.head_size)
-        qkv_BTL3HK = self.qkv_proj(x.flatten(0, 1)).unflatten(-1, heads).unflatten(0, (clips, new))
-        q, k, v = qkv_BTL3HK.transpose(1, 2).flatten(0, 1).unbind(2)
-        q, k = self.rope(q, k, rotary_emb)
-        key_cache[:, -new:].copy_(k)
-        value_cache[:, -new:].copy_(v)
-        o_NTHK = self.attn(q, key_cache, value_cache)
-        o_BTLD = o_NTHK.flatten(2).unflatten(0, (clips, -1)).transpose(1, 2)
-        return self.to_out(o_BTLD.flatten(0, 1)).unflatten(0, (clips, new))
 
 
 def _attend(attention: nn.Module, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:

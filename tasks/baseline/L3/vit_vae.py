@@ -5,6 +5,7 @@
 
 B images of Y x X pixels, L patches of each, row by row, D hidden, C latent channels; m: mean and log
 variance. A quarter of a head's features turns by the row, a quarter by the column, the rest not at all.
+Rounded to the dtype of the module after each product, norm and sum.
 Mirrors vae.AutoencoderKL of open-oasis, its encoder and its decoder.
 """
 

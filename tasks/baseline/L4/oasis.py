@@ -38,7 +38,7 @@ from ..L1.linear import Linear
 from ..L1.sinusoidal import Timesteps
 from ..L2.adaptive_norm import AdaLayerNormContinuous
 from ..L2.timestep_embedding import SINUSOIDAL_FEATURES, TimestepEmbedding
-from ..L3.diffusion_block import SpatioTemporalDiTBlock
+from ..L3.spatiotemporal_block import SpatioTemporalDiTBlock
 from ..L3.vit_vae import COLOURS, ViTDecoder, ViTEncoder
 
 ROPE_THETA, MAX_FREQ, EPS = 10000.0, 256.0, 1e-6  # not in the configuration
