@@ -53,7 +53,7 @@ THEN = [
     ("decode", *GPT_OSS, 1, 8192),
     ("decode", *GEMMA, 1, 8192),
     ("decode", *QWEN3_NEXT, 1, 8192),
-    ("decode", *QWEN3_NEXT, 32, 1024),
+    *(("decode", *QWEN3_NEXT, *batch) for batch in ((1, 1024), (4, 8192), (16, 1024), (32, 1024))),
     ("decode", *QWEN2_VL, 32, 1024),
 ]
 BIG = {"heads": (8, 2), "head_dim": 128}
@@ -96,6 +96,7 @@ CHECKS: dict[str, dict[str, dict[str, Any]]] = {
         "groups-of-16": {"seq_lens": [21, 400], "heads": (16, 1), "head_dim": 128},
         "head-dim-80": {"seq_lens": [21, 400], "heads": (8, 2), "head_dim": 80},
         "head-dim-256": {"seq_lens": [21, 400], "heads": (8, 4), "head_dim": 256},
+        "clusters": {"seq_lens": [5000, 1, 0, 65, 700], "heads": (16, 2), "head_dim": 256},
         "sinks-window": {
             "seq_lens": [3, 0, 200, 3000], "heads": (16, 2), "head_dim": 64, "window": 128, "sinks": True
         },
@@ -120,8 +121,16 @@ VARIANTS: dict[str, dict[int, dict[str, dict[str, Any]]]] = {
         256: {"64": {"tile": 64}, "ping_pong": {"ping_pong": True}},
     },
     "decode": {
-        128: {"128x2": {"tile": 128, "stages": 2, "resident": 1}, "64x6": {"stages": 6, "resident": 1}},
-        256: {"64x3": {"stages": 3}, "32x4": {"tile": 32, "stages": 4}},
+        64: {"cluster4": {"cluster": 4}},
+        128: {
+            "128x2": {"tile": 128, "stages": 2, "resident": 1},
+            "64x6": {"stages": 6, "resident": 1},
+            "cluster4": {"cluster": 4},
+        },
+        256: {
+            "64x3": {"stages": 3},
+            **{f"cluster{n}": {"cluster": n} for n in (1, 2, 8)},
+        },
     },
 }
 

@@ -1,10 +1,11 @@
 """Times of a whole decode step by constants of its kernels: what a tile is worth beside all the others.
 
 python benchmarks/decode_step.py llama --rows 32 --try "4096x4096 ahead=16" "attention DEEP_STAGES=3" \\
-    "4096x4096 ahead=16; attention DEEP_STAGES=3"
+    "4096x4096 ahead=16; attention DEEP_STAGES=3" "use decode_attention=triton"
 
 A change names the weight `outputs x inputs` of a skinny product and fields of its Tile (kernels/skinny.py),
-or `attention` and constants of decode_attention/triton.py; one variant holds several, apart by `;`. For each,
+or `attention` and constants of decode_attention/triton.py, or `use` and implementations of kernels; one
+variant holds several, apart by `;`. For each,
 the engine captures its graphs anew, serves --rows requests of --prompt tokens, and replays the graph of their
 last step: the time is that of --replays of them back to back. The unchanged step is timed first, last, and in
 between, so that a drift of the machine shows.
@@ -25,6 +26,7 @@ from committed import write
 from references.base import Machine
 from references.language import Ours, prompts, workload
 
+from fastkernels import kernels
 from fastkernels.engine.core.sampler import Variant
 from fastkernels.kernels import skinny
 from fastkernels.measure.environment import environment
@@ -32,9 +34,9 @@ from fastkernels.measure.environment import environment
 ATTENTION = "fastkernels.kernels.decode_attention.triton"
 UNCHANGED_EVERY = 5  # variants
 OUTPUT, WARM_UPS = 64, 10
-SETTING = re.compile(r"\w+=\d+")
+SETTING = re.compile(r"\w+=\w+")
 
-Change = tuple[str, dict[str, int]]  # what, and its constants
+Change = tuple[str, dict[str, Any]]  # what, and its constants or implementations
 
 kept: list[Any] = []
 
@@ -44,23 +46,26 @@ def parsed(text: str) -> list[Change]:
     changes = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         what, *settings = part.split()
-        if not re.fullmatch(r"attention|\d+x\d+", what) or not all(map(SETTING.fullmatch, settings)):
+        if not re.fullmatch(r"use|attention|\d+x\d+", what) or not all(map(SETTING.fullmatch, settings)):
             raise ValueError(f"{part!r} is no change")
-        changes.append((what, {name: int(value) for name, value in (s.split("=") for s in settings)}))
+        pairs = dict(setting.split("=") for setting in settings)
+        changes.append((what, pairs if what == "use" else {name: int(pairs[name]) for name in pairs}))
     return changes
 
 
 def changed(changes: list[Change]) -> ExitStack:
-    """The constants as they are to be, until the stack is closed."""
+    """The constants and choices as they are to be, until the stack is closed."""
     stack, tile_of = ExitStack(), skinny.tile_of
-    tiles = {tuple(map(int, what.split("x"))): fields for what, fields in changes if what != "attention"}
+    tiles = {tuple(map(int, what.split("x"))): fields for what, fields in changes if "x" in what}
 
     def tile(rows: int, inputs: int, outputs: int, processors: int) -> skinny.Tile:
         return tile_of(rows, inputs, outputs, processors)._replace(**tiles.get((outputs, inputs), {}))
 
     stack.enter_context(mock.patch.object(skinny, "tile_of", tile))
     for what, constants in changes:
-        if what == "attention":
+        if what == "use":
+            stack.enter_context(kernels.use(**constants))
+        elif what == "attention":
             for name, value in constants.items():
                 stack.enter_context(mock.patch.object(importlib.import_module(ATTENTION), name, value))
     return stack

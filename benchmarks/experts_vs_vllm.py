@@ -1,7 +1,7 @@
 """Our fused experts beside vLLM's: two grouped products, the gated unit, the sum of a token's experts.
 
 python benchmarks/experts_vs_vllm.py --out experts_vs_vllm.json [--vllm-path ~/site-vllm] [--seconds 120]
-python benchmarks/experts_vs_vllm.py --out variants.json --variants --seconds 200
+python benchmarks/experts_vs_vllm.py --out variants.json --variants [triton] --seconds 200
 
     ratio = vLLM's time / ours          share = the least time by bytes and operations / ours
 
@@ -10,8 +10,9 @@ with the tile shapes that it has for this device, where it can be imported. Both
 their weights. Times are medians over replays of a CUDA graph. A row's errors are the largest of a row of the
 answer, by its norm, beside float64 (some tokens); more than MOST_ERROR is wrong. Routing: `uniform`, each
 expert as likely as another; `skewed`, the r-th as 1 / r^1.2.
-`--variants` times other tiles of ours, too; with `--watchdog` a kernel of ours in CUDA C++ that waits for
-long says for what, and ends. The report is written after each case.
+`--variants` times other tiles of ours instead, of both implementations or of those named; with `--watchdog`
+a kernel of ours in CUDA C++ that waits for long says for what, and ends. The report is written
+after each case.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ VARIANTS = {
         (288, 1, 4, False, 8), (288, 1, 4, False, 16),
     ),
     "triton": (
-        (16, 128, 128, 1, 4, 5), (16, 128, 128, 8, 4, 5), (32, 128, 128, 8, 4, 4), (64, 128, 64, 8, 4, 4),
+        (16, 128, 128, 1, 4, 5), (16, 128, 128, 2, 4, 5), (16, 128, 128, 8, 4, 5), (16, 128, 128, 16, 4, 5),
+        (32, 128, 128, 1, 4, 4), (32, 128, 128, 8, 4, 4), (64, 128, 64, 4, 4, 4), (64, 128, 64, 8, 4, 4),
     ),
 }  # fmt: skip
 
@@ -121,7 +123,7 @@ def ours(impl: str | None, x: Any, first: Any, second: Any, weights: Any, ids: A
     return kernels.moe_sum(y.view(*ids.shape, -1))
 
 
-def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
+def of_case(job: list, variants: str, theirs: Callable | None) -> dict:
     import torch
 
     from fastkernels import kernels
@@ -157,7 +159,7 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
             torch.cuda.synchronize()  # raises where the context is lost
 
     if variants:
-        row["variants"] = of_variants(given, tokens * model.top_k / model.experts)
+        row["variants"] = of_variants(variants, given, tokens * model.top_k / model.experts)
         return row
     add("ours", lambda: ours(None, *given))
     for impl in IMPLEMENTATIONS:
@@ -188,7 +190,7 @@ def of_case(job: list, variants: bool, theirs: Callable | None) -> dict:
     return row
 
 
-def of_variants(given: tuple, average: float) -> dict[str, Any]:
+def of_variants(impls: str, given: tuple, average: float) -> dict[str, Any]:
     """Microseconds of the first and of the second product, by implementation and tile."""
     from contextlib import ExitStack
 
@@ -209,7 +211,7 @@ def of_variants(given: tuple, average: float) -> dict[str, Any]:
 
     expected = [call().float() for call in calls("triton")]
     found: dict[str, Any] = {}
-    for impl, variant in ((impl, variant) for impl, some in VARIANTS.items() for variant in some):
+    for impl, variant in ((name, one) for name in impls.split(",") for one in VARIANTS[name]):
         if not max(16, average / 4) <= variant[0] <= max(64, 8 * average):
             continue
         key = f"{impl} {' '.join(str(int(part)) for part in variant)}"
@@ -229,7 +231,7 @@ def of_variants(given: tuple, average: float) -> dict[str, Any]:
     return found
 
 
-def child(jobs: list[list], variants: bool, watchdog: bool) -> None:
+def child(jobs: list[list], variants: str, watchdog: bool) -> None:
     import torch
 
     from fastkernels.kernels import grouped_linear_hopper as hopper
@@ -238,7 +240,7 @@ def child(jobs: list[list], variants: bool, watchdog: bool) -> None:
     if watchdog:
         constants = hopper.constants
         hopper.constants = lambda *args: constants(*args) | {"WATCHDOG": 1}
-    theirs = vllms()
+    theirs = None if variants else vllms()
     say(environment=environment("cuda").model_dump(mode="json"))
     for job in jobs:
         began = time.perf_counter()
@@ -257,7 +259,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("experts_vs_vllm.json"))
     parser.add_argument("--vllm-path", type=Path)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--variants", nargs="?", const=",".join(VARIANTS), default="")
     parser.add_argument("--models", default=",".join(MODELS), help="commas between them")
     parser.add_argument("--tokens", default=",".join(map(str, TOKENS)), help="commas between them")
     parser.add_argument("--watchdog", action="store_true")
@@ -273,7 +275,7 @@ def main() -> None:
         for routing in ("uniform", "skewed")
     ]
     report = Report(arguments.out, "experts_vs_vllm")
-    options = [f"--{name}" for name in ("variants", "watchdog") if getattr(arguments, name)]
+    options = [f"--variants={arguments.variants}", *(["--watchdog"] if arguments.watchdog else [])]
     run(__file__, jobs, options, arguments.seconds, arguments.vllm_path, report)
     for row in report.rows:
         print(" ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()))

@@ -19,6 +19,8 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+_NEAR = 0.6  # how like a known name is to a mistyped one, of difflib's ratio
+
 
 class FastKernelsError(Exception):
     """Base of all errors that `fk` prints without a traceback."""
@@ -37,7 +39,7 @@ class NotFoundError(UsageError):
         self.kind, self.name = kind, name
         known = list(dict.fromkeys(known))
         short = {k.rpartition("/")[2]: k for k in reversed(known)}
-        near = difflib.get_close_matches(name.rpartition("/")[2], list(short), n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name.rpartition("/")[2], list(short), n=3, cutoff=_NEAR)
         self.suggestions = [short[match] for match in near]
         hint = f" Did you mean {' or '.join(self.suggestions)}?" if self.suggestions else ""
         super().__init__(f"No {kind} '{name}'.{hint} See: {listing}")

@@ -114,6 +114,7 @@ def test_a_node_that_dies_in_the_middle_costs_no_row_and_gives_none_twice(cluste
     told = (tmp_path / "stderr").read_text()
     assert "died; it begins again" in told
     assert "Traceback" not in told
+    assert "raylet" not in told + (tmp_path / "stdout").read_text()
     report = json.loads((tmp_path / "report.json").read_text())
     keys = [(row["candidate"], row["task"], row["variant"], row["case"]) for row in report["rows"]]
     request = KernelsRequest(

@@ -57,10 +57,11 @@ def test_against_the_formula(kernel, name, dtype):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_graph_with_other_lengths(kernel):
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_a_graph_with_other_lengths(kernel, head_dim):
     """Lengths and tables stay on the device: a captured call answers for those of its replay."""
-    first = make(kernel, [150, 0, 70], [700, 0, 100], heads=(8, 2), head_dim=128)
-    then = make(kernel, [20, 150, 50], [300, 650, 50], heads=(8, 2), head_dim=128, seed=1)
+    first = make(kernel, [150, 0, 70], [700, 0, 100], heads=(8, 2), head_dim=head_dim)
+    then = make(kernel, [20, 150, 50], [300, 650, 50], heads=(8, 2), head_dim=head_dim, seed=1)
     names = ["query_THK", "query_starts_B1", "seq_lens_B", "block_tables_BN"]
     held = {name: torch.zeros_like(getattr(first, name)) for name in names}
     width = max(first.block_tables_BN.shape[1], then.block_tables_BN.shape[1])
@@ -110,8 +111,10 @@ def test_a_long_row_and_many_rows(kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_bits_repeat(kernel):
-    case = make(kernel, [300, 5], [3000, 2000], heads=(8, 2), head_dim=128)
+@pytest.mark.parametrize("head_dim", [128, 256])
+def test_bits_repeat(kernel, head_dim):
+    case = make(kernel, [300, 5, 1], [3000, 2000, 70], heads=(8, 2), head_dim=head_dim)
     args = arguments(kernel, case)
     once = registered[kernel](*args, impl="hopper")
+    case.check(once)
     assert all(torch.equal(once, registered[kernel](*args, impl="hopper")) for _ in range(10))

@@ -8,8 +8,16 @@ import click
 
 
 @click.command(epilog="Example: fk check examples/candidates/faster")
+@click.option(
+    "--candidates",
+    "more",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The same as PATH, as other commands have it.",
+)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]...")
-def command(paths: tuple[Path, ...]) -> None:
+def command(paths: tuple[Path, ...], more: tuple[Path, ...]) -> None:
     """Check candidates' syntax, names, signatures and forbidden patterns; nothing is imported.
 
     PATH is a candidate, a folder of candidates or one file; without one, tasks/candidate. Each finding is one
@@ -18,7 +26,7 @@ def command(paths: tuple[Path, ...]) -> None:
     from fastkernels.loader.check import check
     from fastkernels.settings import candidates_dir
 
-    findings = [finding for path in paths or (candidates_dir(),) for finding in check(path)]
+    findings = [finding for path in (*paths, *more) or (candidates_dir(),) for finding in check(path)]
     for finding in findings:
         click.echo(f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}: {finding.message}")
     errors = sum(finding.severity == "error" for finding in findings)

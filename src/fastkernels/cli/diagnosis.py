@@ -36,20 +36,10 @@ with Worker("probe", threads=1, **level._asdict()) as worker:
     print(*ALWAYS, *worker.isolation)
     print(worker.stays_root)
 """
-# The same small operator by one thread and by all, as often as a short generation calls some.
-_THREADS = """
-import time, torch
-threads, x = torch.get_num_threads(), torch.ones(1 << 17)
-def seconds(count):
-    torch.set_num_threads(count)
-    begin = time.perf_counter()
-    for _ in range(2000):
-        x.add_(1)
-    return time.perf_counter() - begin
-seconds(threads)
-print(threads, seconds(1), seconds(threads))
-"""
-_MOST_SLOWER = 2.0  # all threads against one, for what they should do faster
+_THREADS = (
+    "import torch; from fastkernels.measure.threads import seconds; "
+    "threads = torch.get_num_threads(); seconds(threads); print(threads, seconds(1), seconds(threads))"
+)
 _FREE_CORES = "before Python starts: OMP_NUM_THREADS=(cores that are free), or OMP_WAIT_POLICY=PASSIVE"
 _NAMESPACES = "allow unprivileged user namespaces for namespace and network"
 _BUILT_FLASHINFER = "pip install flashinfer-jit-cache --index-url https://flashinfer.ai/whl/cu130"
@@ -128,13 +118,15 @@ def _compiler() -> Check:
 
 def _threads() -> Check:
     """The threads of an operator wait for the last of them: one whose core is busy holds up all."""
+    from fastkernels.measure.threads import MOST_SLOWER
+
     found = _probe(_THREADS)
     if found.returncode:
         return Check("cpu threads", False, _last_line(found), "a torch that can be imported")
     threads, alone, together = map(float, found.stdout.split())
     ratio = together / alone
     detail = f"{threads:.0f} of torch take {ratio:.1f} times as long as one for a small operator"
-    works = ratio <= _MOST_SLOWER
+    works = ratio <= MOST_SLOWER
     why = "" if works else ", as where other work keeps a core busy"
     return Check("cpu threads", works, f"{detail}{why}", _FREE_CORES)
 

@@ -38,14 +38,25 @@ def command(
     """Show reports of `fk kernels`, `fk eval`, `fk gate` and `fk audit`: one whole, several as a leaderboard
     for each device, or two beside each other.
 
-    Without --html and --markdown, on the terminal.
+    Without --html and --markdown, on the terminal. A report of `fk tune` is shown there, alone.
     """
     if bool(results) == (compare is not None):
         raise UsageError("Name the reports to show (fk report RESULT...), or two to compare (--compare A B)")
     if force and compare is None:
         raise UsageError("--force: is about two reports that --compare holds beside each other")
+    from fastkernels.cli import tune
+    from fastkernels.records import TuneReport
     from fastkernels.report import document, files, json, layout, page, table
 
+    if len(results) == 1 and not (html_path or markdown_path):
+        (path,) = results
+        report = json.load_shown(path)
+        if isinstance(report, TuneReport):
+            tune.tell(report, click.echo)
+            click.echo(f"\nA table from it: fk tune --from {path} --out TABLE.yaml")
+        else:
+            table.show(report, sys.stdout, verbose)
+        return
     reports = [(path, json.load(path)) for path in compare or results]
     if compare is None:
         found = page.of(reports)
@@ -66,10 +77,7 @@ def command(
         _say("comment", markdown_path)
     if html_path or markdown_path:
         return
-    if len(reports) == 1:
-        table.show(reports[0][1], sys.stdout, verbose)
-    else:
-        layout.show(document.parts(found), sys.stdout)
+    layout.show(document.parts(found, None if verbose else layout.room(sys.stdout)), sys.stdout)
 
 
 def _say(what: str, path: str) -> None:

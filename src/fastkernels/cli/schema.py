@@ -8,9 +8,10 @@ import click
 
 
 @click.command(epilog="Example: fk schema kernels > kernels.schema.json")
-@click.argument("kind", type=click.Choice(["kernels", "eval", "gate", "audit"]))
-def command(kind: Literal["kernels", "eval", "gate", "audit"]) -> None:
-    """Print the JSON Schema of the report of `fk kernels`, `fk eval`, `fk gate` or `fk audit`."""
+@click.argument("kind", type=click.Choice(["kernels", "eval", "gate", "audit", "tuning"]))
+def command(kind: Literal["kernels", "eval", "gate", "audit", "tuning"]) -> None:
+    """Print the JSON Schema of the report of `fk kernels`, `fk eval`, `fk gate`, `fk audit`, or
+    of `fk tune` (tuning)."""
     from fastkernels.report.schema import text
 
     click.echo(text(kind), nl=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +82,13 @@ def command(
     """Time all implementations of the kernels here, and write which one is used up to which size.
 
     The report says in how many cases the table's choice is within 3 % of the best, and what was not timed.
-    It is written after every case, so that a run that is cut off can be resumed. A kernel whose choice has no
-    stable time stays undecided and keeps its entry; the exit code is 3 then. A run that was interrupted
-    writes no table, and one whose time was over writes it where --out or --from asks for it.
+    It is written after every case, so that a run that is cut off can be resumed. A time that readings do not
+    agree on is no time. Where the table's choice has none in some case, the exit code is 3; a kernel whose
+    choice has none in any case keeps its entry.
+
+    Without --out, the device's table is written, where an entry changes and no case was left for want of
+    time. --from takes a report with cases left, too. --out is written even where no entry changes. A run that
+    was interrupted writes no table.
     """
     from fastkernels.kernels.policy import slug
     from fastkernels.layout import data_dir, shown
@@ -106,7 +110,7 @@ def command(
     def say(text: str = "") -> None:
         click.echo(text, err=json_path == "-")
 
-    _tell(report, say)
+    tell(report, say)
     if not report.complete:
         say("interrupted: no table is written, since sizes or implementations are missing")
         raise SystemExit(130)
@@ -115,21 +119,38 @@ def command(
     path = out or of_device
     before = tables.entries(path if path.is_file() else of_device)
     found = tables.proposals(report) if tables.uses(report.rows) else []
-    kernels = {row.kernel for row in report.rows} | {one.kernel for one in report.untimed if one.kernel}
-    undecided = sorted(kernels - {one.kernel for one in found})
-    for kernel in undecided:
-        kept = f"keeps its entry {before[kernel]}" if kernel in before else "has no entry, as before"
-        say(f"{kernel}: undecided, {kept}: the table's choice has no time in any case")
+    undecided = _undecided(report, found, before, say)
     _propose(found, say)
     chosen = {one.kernel: one.choices for one in found if one.choices}
-    if chosen and report.summary.left and out is None and report_path is None:
+    asked = out is not None or report_path is not None
+    if chosen and report.summary.left and not asked:
         say("cases are left, so nothing is written: --out writes these entries, as does fk tune --from")
-    elif chosen:
+    elif chosen or (out is not None and of_device.is_file()):
         tables.write(chosen, path, report, of_device)
-        say(f"written to {shown(str(path))}")
+        same = "" if chosen else ", every entry as it was"
+        say(f"written to {shown(str(path))}{same}")
+    elif of_device.is_file():
+        say(f"every entry stays as it is in {shown(str(of_device))}, and nothing is written")
     else:
-        say("no entry is to be changed, and nothing is written")
+        say("nothing is written: this device has no table, and the order in each kernel's file holds")
     raise SystemExit(3 if undecided else 0)
+
+
+def _undecided(
+    report: TuneReport, found: Iterable[Proposal], before: Mapping[str, Any], say: Any
+) -> list[tuple[str, str, str]]:
+    """Kernels in cases in which what the table chooses has no time, and what becomes of their entries."""
+    from fastkernels.runner.tuning.table import unchosen
+
+    without = unchosen(report)
+    decided = {one.kernel for one in found}
+    for kernel, several in Counter(kernel for kernel, *_ in without).items():
+        if kernel in decided:
+            say(f"{kernel}: the table's choice has no time in {several} cases, and the others decide")
+            continue
+        kept = f"keeps its entry {before[kernel]}" if kernel in before else "has no entry, as before"
+        say(f"{kernel}: undecided, {kept}: the table's choice has no time in any case")
+    return without
 
 
 def _measured(json_path: str | None, quiet: bool, resume: bool, **arguments: Any) -> TuneReport:
@@ -163,7 +184,8 @@ def _measured(json_path: str | None, quiet: bool, resume: bool, **arguments: Any
     return report
 
 
-def _tell(report: TuneReport, say: Any) -> None:
+def tell(report: TuneReport, say: Any) -> None:
+    """What was timed, how far the table's choices are from the best, and what has no time."""
     from fastkernels.report import layout
 
     summary, device = report.summary, report.environment.device
@@ -180,6 +202,8 @@ def _tell(report: TuneReport, say: Any) -> None:
         percent = f"{100 * summary.share:.1f} % of {summary.cases} cases"
         say(f"the table's choice is within {100 * (summary.bound - 1):.0f} % of the best in {percent}")
     _exceptions(summary.exceptions, say)
+    if lacking := layout.weaker((row.task, row.absent) for row in report.rows):
+        say(layout.plain(lacking).rstrip())
     apart = Counter((row.kernel, row.implementation) for row in report.rows if _is_apart(row.difference))
     for (kernel, name), count in apart.items():
         say(f"{kernel} {name}: other results than the first in {count} cases, so it is not chosen there")
@@ -224,7 +248,8 @@ def _propose(found: Iterable[Proposal], say: Any) -> None:
     found = list(found)
     if not found:
         return
-    say("\nProposed")
+    changes = any(one.choices for one in found)
+    say("\nProposed" if changes else "")
     for one in found:
         if one.choices:
             told = ", ".join(_choice(choice) for choice in one.choices)
@@ -236,7 +261,9 @@ def _propose(found: Iterable[Proposal], say: Any) -> None:
     cases = sum(one.cases for one in found)
     share = 1 - len(after) / cases
     verb = "meets" if share >= WANTED else "misses"
-    say(f"with these, {100 * share:.1f} % of {cases} cases are within the bound: {verb} {WANTED:.0%}")
+    told = "with these" if changes else "with the entries as they are"
+    percent = f"{100 * share:.1f} % of {cases} cases"
+    say(f"{told}, {percent} are within the bound: {verb} {WANTED:.0%}")
     _exceptions(after, say)
 
 

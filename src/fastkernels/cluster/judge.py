@@ -21,8 +21,9 @@ from typing import Any
 
 from fastkernels import interrupts
 from fastkernels.cluster import sent
+from fastkernels.cluster.facts import code
 from fastkernels.cluster.schedule import Problem
-from fastkernels.errors import FastKernelsError
+from fastkernels.errors import FastKernelsError, MachineError
 from fastkernels.records import Record
 
 INTERRUPTED = 130
@@ -32,12 +33,14 @@ _PR_SET_PDEATHSIG = 1
 @dataclass(frozen=True)
 class Task:
     """`body` and `candidate` are pickled already, so that whoever hands them on need not know them. `cores`:
-    all that this process and its workers may use; None: those of the parent."""
+    all that this process and its workers may use; None: those of the parent. `code`: of the files that judged
+    when the run began (facts.py)."""
 
     body: bytes  # of what has judge(candidate)
     candidate: bytes | None = None  # a sent.Sent
     cores: tuple[int, ...] | None = None
     parent: int = 0
+    code: str | None = None
 
 
 def main() -> None:
@@ -71,6 +74,10 @@ def _answer(task: Task) -> Any:
         (root / "cwd").mkdir()
         os.chdir(root / "cwd")  # no settings of whoever started Ray, and no short names for what lies here
         try:
+            if task.code not in (None, code()):
+                raise MachineError(
+                    "files of fastkernels, the registry or the baseline changed during the run"
+                )
             found = body.judge(sent.unpacked(candidate, root) if candidate else None)
         except FastKernelsError as error:
             found = Problem.of(error)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastkernels import interrupts
 from fastkernels.cluster import schedule
-from fastkernels.cluster.facts import Facts, Look, require_alike
+from fastkernels.cluster.facts import Facts, Look, code, require_alike
 from fastkernels.cluster.judge import INTERRUPTED, Task
 from fastkernels.cluster.schedule import Answered, Lost, Part, Problem
 from fastkernels.errors import MachineError, MissingExtraError, UsageError
@@ -51,10 +51,13 @@ def _ray() -> Any:
 # ---------------------------------------------------------------- in a process of Ray's, on a node
 
 
-def judge_there(body: bytes, candidate: bytes | None, of_gpus: int) -> tuple[int, bytes, str]:
+def judge_there(
+    body: bytes, candidate: bytes | None, of_gpus: int, its_code: str | None
+) -> tuple[int, bytes, str]:
     """Judge a part in a process of its own. Exit status, answer, and the end of what it printed.
 
-    A trial on a GPU has the GPU's share of the node's cores: `of_gpus` are its GPUs in all.
+    A trial on a GPU has the GPU's share of the node's cores: `of_gpus` are its GPUs in all. `its_code`: see
+    judge.Task.
     """
     context = _ray().get_runtime_context()
     variables = dict(os.environ)
@@ -64,7 +67,7 @@ def judge_there(body: bytes, candidate: bytes | None, of_gpus: int) -> tuple[int
         cores = share_of_cores(sorted(os.sched_getaffinity(0)), gpus, of_gpus)
     else:  # a look names all GPUs, which Ray hides from whoever asks for none
         variables.pop("CUDA_VISIBLE_DEVICES", None)
-    task = pickle.dumps(Task(body, candidate, cores, os.getpid()))
+    task = pickle.dumps(Task(body, candidate, cores, os.getpid(), its_code))
     command = [sys.executable, "-m", "fastkernels.cluster.judge"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables) as process:
@@ -118,6 +121,8 @@ def connected(address: str) -> Iterator[Cluster]:
     finally:
         for number, handler in handlers.items():  # Ray would exit by SIGTERM without a report
             signal.signal(number, handler)
+    # log_to_driver does not cover what Ray knows of a node that has died: pages of its log, on stdout.
+    ray._private.worker._worker_logs_enabled = False
     cluster = Cluster()
     try:
         yield cluster
@@ -235,7 +240,18 @@ class Cluster:
     ) -> Iterator[tuple[Part, Answered]]:
         """See schedule.answers. `candidates`: the files of those that parts name."""
         room = {name: node.gpus if self._facts[name].devices else 1 for name, node in self._nodes.items()}
-        return schedule.answers(parts, room, self._pool(candidates), say, show)
+        for part, found in schedule.answers(parts, room, self._pool(candidates), say, show):
+            yield part, self._of_one_revision(found)
+
+    def _of_one_revision(self, found: Answered) -> Answered:
+        """A commit or a change during the run counts only where it is one of the files that judge, and then
+        the answer is a Problem (judge.py)."""
+        report = found.answer
+        if isinstance(report, Problem):
+            return found
+        began = {"git_revision": self.environment.git_revision}
+        machine = report.environment.model_copy(update=began)
+        return Answered(found.node, report.model_copy(update={"environment": machine}))
 
     def _pool(self, candidates: Mapping[str, Sent], is_look: bool = False) -> _Pool:
         self._pools.append(_Pool(self._nodes, candidates, is_look))
@@ -271,7 +287,8 @@ class _Pool:
             )
         )
         candidate = self._candidates.get(part.candidate) if part.candidate else None
-        self._running[there.remote(pickle.dumps(part.body), candidate, at.gpus)] = part, node
+        its_code = None if self._is_look else code()
+        self._running[there.remote(pickle.dumps(part.body), candidate, at.gpus, its_code)] = part, node
 
     def ended(self) -> list[tuple[Part, Answered | Lost]]:
         if not self._running:

@@ -28,10 +28,8 @@ SIGN = 32  # bytes at the end of a slot
 
 
 def unsupported(kernel: str, x: Tensor, ids_TK: Tensor, *rest: Any) -> str | None:
-    if x.dtype not in TRANSFERRED:
-        return f"sends float32, float16 and bfloat16, not {str(x.dtype).removeprefix('torch.')}"
-    if not x.numel() or not ids_TK.numel():
-        return "nothing is sent"
+    if reason := exchange_triton.not_sent(x, ids_TK):
+        return reason
     if x.shape[1] > WIDEST or x.shape[1] % (2 * checks.VECTOR_BYTES):
         return f"sends rows of up to {WIDEST} elements and a multiple of {2 * checks.VECTOR_BYTES}"
     return symmetric.unsupported(x, ids_TK.shape[0] * x.shape[1] * x.element_size() + SIGN)

@@ -58,11 +58,16 @@ def tile_of(slot_bytes: int) -> Tile:
     return next(tile for most, tile in TILES if slot_bytes <= most)
 
 
-def unsupported(kernel: str, x: Tensor, *rest: Any) -> str | None:
+def not_sent(x: Tensor, *others: Tensor) -> str | None:
+    """Why no slot takes x."""
     if x.dtype not in TRANSFERRED:
         return f"sends float32, float16 and bfloat16, not {str(x.dtype).removeprefix('torch.')}"
-    if not x.numel():
-        return "nothing is sent"
+    return None if all(one.numel() for one in (x, *others)) else "nothing is sent"
+
+
+def unsupported(kernel: str, x: Tensor, *rest: Any) -> str | None:
+    if reason := not_sent(x):
+        return reason
     ranks = group().size
     whole = kernel == "all_gather" or (kernel == "all_reduce" and not in_two_steps(x, ranks))
     count = x.numel() if whole else _part(x, ranks)

@@ -15,11 +15,11 @@ T tokens of a rank · k experts of a token · S = R T rows · E experts · R ran
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from fastkernels.kernels import symmetric
 from fastkernels.kernels.base import Implementation, Kernel, registered
 from fastkernels.kernels.ep_exchange import ep_combine, ep_dispatch
 from fastkernels.kernels.group import group, not_distributed
@@ -69,16 +69,10 @@ def _overlap_unsupported(x_TD: Tensor, *_: object) -> str | None:
     return None
 
 
-@lru_cache
-def _side(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
 def _overlapped(
     x_TD: Tensor, weights_TK: Tensor, ids_TK: Tensor, w13: Tensor, w2: Tensor, num_experts: int, use_fp8: bool
 ) -> Tensor:
-    """What travels has a stream of its own, and one order there: every rank's launches fit the others'."""
-    main, side = torch.cuda.current_stream(x_TD.device), _side(x_TD.device)
+    main, side = torch.cuda.current_stream(x_TD.device), symmetric.side_stream(x_TD.device)
     halves, kept, y = range(2), [], torch.empty_like(x_TD)
     x, weights, ids, sums = (one.chunk(2) for one in (x_TD, weights_TK, ids_TK, y))
     there = [torch.cuda.Event() for _ in halves]

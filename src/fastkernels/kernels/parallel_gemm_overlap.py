@@ -10,8 +10,6 @@ Whoever uses the workspace ends with a barrier: it is free when a call begins.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -20,11 +18,6 @@ from fastkernels.kernels.group import group
 
 PIECES, PROGRAMS = 4, 32  # of gemm_all_reduce
 LEAST_ROWS = 128  # of a piece: fewer fill no tile of a product
-
-
-@lru_cache
-def _side(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
 
 
 def unsupported(kernel: str, x: Tensor, weight_NK: Tensor) -> str | None:
@@ -62,7 +55,7 @@ def _added(slots_RPN: Tensor) -> Tensor:
 def all_gather_gemm(x_PK: Tensor, weight_NK: Tensor) -> Tensor:
     here, each = group(), x_PK.shape[0]
     _, handle = symmetric.workspace(x_PK.numel() * x_PK.element_size(), x_PK.device)
-    main, side = torch.cuda.current_stream(x_PK.device), _side(x_PK.device)
+    main, side = torch.cuda.current_stream(x_PK.device), symmetric.side_stream(x_PK.device)
     others = [(here.rank + step) % here.size for step in range(1, here.size)]
     fetched = {other: torch.empty_like(x_PK) for other in others}
     there = {other: torch.cuda.Event() for other in others}
@@ -84,7 +77,7 @@ def all_gather_gemm(x_PK: Tensor, weight_NK: Tensor) -> Tensor:
 
 
 def gemm_all_reduce(x_TK: Tensor, weight_NK: Tensor) -> Tensor:
-    main, side = torch.cuda.current_stream(x_TK.device), _side(x_TK.device)
+    main, side = torch.cuda.current_stream(x_TK.device), symmetric.side_stream(x_TK.device)
     y_TN = x_TK.new_empty((x_TK.shape[0], weight_NK.shape[0]))
     products = []
     for piece_PK, sum_PN in zip(x_TK.chunk(PIECES), y_TN.chunk(PIECES), strict=True):

@@ -118,6 +118,12 @@ def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
     return workspaces[-1]
 
 
+@lru_cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Of what travels while others compute: one, so that every rank's launches there have one order."""
+    return torch.cuda.Stream(device)
+
+
 def group_name() -> Any:
     return dist.group.WORLD.group_name  # pyright: ignore[reportOptionalMemberAccess]
 

@@ -23,6 +23,7 @@ class TunedRow(Record):
     dtype: str  # of the call's first tensor, likewise
     noise_pct: float  # how far the interval of the median reaches
     difference: float  # of its results from those of the first that ran; 0 for that one
+    absent: tuple[str, ...] = ()  # classes of production kernels that are not here; none in older reports
 
 
 class Untimed(Record):

@@ -102,23 +102,24 @@ class Document:
     warnings: Sequence[str] = ()
 
 
-def parts(document: Document) -> list[RenderableType]:
-    """For a terminal."""
+def parts(document: Document, room: int | None = None) -> list[RenderableType]:
+    """For a terminal; `room`: the characters that tables keep to (layout.fitting), None for all columns."""
     found: list[RenderableType] = [Text(document.title, style="bold"), *map(Text, document.lead)]
     found += [Text(line, style="bold yellow") for line in document.warnings]
     for section in document.sections:
-        found += [heading(section.title), *_blocks(section.blocks)]
+        found += [heading(section.title), *_blocks(section.blocks, room)]
     return found
 
 
-def _blocks(blocks: Sequence[Block]) -> list[RenderableType]:
+def _blocks(blocks: Sequence[Block], room: int | None) -> list[RenderableType]:
     found: list[RenderableType] = []
     for block in blocks:
         if isinstance(block, Grid):
             rows = [["" if isinstance(cell, Bar) else cell for cell in row] for row in block.rows]
-            found += [layout.table(block.columns, rows), *layout.legend(block.columns, rows)]
+            columns, rows, out = layout.fitting(block.columns, rows, room)
+            found += [layout.table(columns, rows), *layout.legend(columns, rows), *layout.left_out(out)]
         elif isinstance(block, Fold):
-            found += [Text(block.summary), indented(*_blocks(block.blocks[:_MOST_FOLDED]))]
+            found += [Text(block.summary), indented(*_blocks(block.blocks[:_MOST_FOLDED], room))]
             if (more := len(block.blocks) - _MOST_FOLDED) > 0:
                 found.append(indented(Text(f"... and {more} more: fk report --html shows them")))
         elif isinstance(block, Code):

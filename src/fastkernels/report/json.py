@@ -44,6 +44,11 @@ def load(path: str | Path) -> Report:
     return _read(path, KINDS)
 
 
+def load_shown(path: str | Path) -> Report | TuneReport:
+    """Read a report of any kind, of `fk tune` too. FileFormatError."""
+    return _read(path, {**KINDS, "tuning": TuneReport})
+
+
 def load_tuning(path: str | Path) -> TuneReport:
     """Read a report of `fk tune`; FileFormatError for another kind."""
     return _read(path, {"tuning": TuneReport})
@@ -69,6 +74,9 @@ def _read(path: str | Path, kinds: Mapping[str, type[Read]]) -> Read:
     if not isinstance(kind, str) or kind not in kinds:
         problem = f"not a report of fk: 'kind' must be one of {', '.join(kinds)}, not {kind!r}. "
         problem += _OTHERS if isinstance(kind, str) else _NEXT
+        if kind == "tuning":
+            problem = f"a report of fk tune. fk report {path} shows it, alone and on the terminal; "
+            problem += f"fk tune --from {path} makes a table of it"
         raise FileFormatError(path, "line 1", problem)
     if data.get("schema", SCHEMA) != SCHEMA:
         problem = f"a report of schema {data['schema']}; this version of fk reads schema {SCHEMA}. "

@@ -284,3 +284,12 @@ def test_where_a_report_goes_is_looked_at_before_the_run() -> None:
     done = fresh("gate", "mine", "--junit", f"{__file__}/gate.xml")
     assert "\nexit 2\n" in done.stderr
     assert f"--junit {__file__}/gate.xml: nothing can be written into {__file__}" in done.stderr
+
+
+def test_fk_check_takes_candidates_as_other_commands_do(tmp_path: Path) -> None:
+    (tmp_path / "L1").mkdir()
+    (tmp_path / "L1" / "rms_norm.py").write_text("class RMSNorm(:\n")
+    for given in (["--candidates", str(tmp_path)], [str(tmp_path)]):
+        found = CliRunner().invoke(cli.main, ["check", *given])
+        assert found.exit_code == 1
+        assert "rms_norm.py:1: error" in found.stdout

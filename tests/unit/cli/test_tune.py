@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from fastkernels import layout
 from fastkernels.cli import main
 from fastkernels.measure.environment import environment
 from fastkernels.records import TunedRow, TuneReport, Untimed
@@ -31,7 +32,7 @@ def report(chosen: float | None, other: float | None, **changes) -> TuneReport:
             rows.append(
                 TunedRow(
                     **facts, us=us, chosen=name == "torch", contract="host", size=8, dtype="float32",
-                    noise_pct=0.1, difference=0.0,
+                    noise_pct=0.1, difference=0.0, absent=("Quack's norms",),
                 )
             )  # fmt: skip
     summary = table.summarize(rows, 3, {"L1/rms_norm": 2}, 1.0)
@@ -59,6 +60,7 @@ def test_fk_tune_proposes_and_writes_a_table(tmp_path: Path, monkeypatch) -> Non
     assert found.exit_code == 0, found.output
     assert "the table's choice is within 3 % of the best in 0.0 % of 1 cases" in found.stdout
     assert "  2.05  L1/rms_norm a-case: rms_norm=torch, best reference" in found.stdout
+    assert "baseline without Quack's norms: L1/rms_norm" in found.stdout
     assert "no time was left for 2 cases of L1/rms_norm" in found.stdout
     assert "rms_norm: reference\n  beyond the bound in 0 of 1 cases, before in 1" in found.stdout
     assert "100.0 % of 1 cases are within the bound: meets 99%" in found.stdout
@@ -76,6 +78,35 @@ def test_fk_tune_shows_times_and_what_is_undecided(tmp_path: Path, monkeypatch) 
         assert "rms_norm torch: 30 readings: the median of about 7.75 us is known to 9 %" in seen.stdout
         assert "rms_norm: undecided, keeps its entry ['triton']" in seen.stdout
         assert out.read_text() == DEVICE
+
+
+def test_a_choice_without_a_time_in_one_case_is_told_by_the_exit_code(tmp_path: Path, monkeypatch) -> None:
+    made = report(10.25, 5.0)
+    lacking = Untimed(
+        task="L1/rms_norm", case="b-case", kernel="rms_norm", implementation="torch", why="unstable"
+    )
+    found, out = tuned(made.model_copy(update={"untimed": (lacking,)}), tmp_path, monkeypatch)
+    assert found.exit_code == 3
+    assert "rms_norm: the table's choice has no time in 1 cases, and the others decide" in found.stdout
+    assert table.entries(out)["rms_norm"] == ["reference"]
+
+
+def test_out_is_written_where_no_entry_changes(tmp_path: Path, monkeypatch) -> None:
+    path, new, registry = tmp_path / "r.json", tmp_path / "new.yaml", tmp_path / "registry"
+    json.write(report(5.0, 10.25), path)
+    (registry / "devices").mkdir(parents=True)
+    monkeypatch.setattr(layout, "data_dir", lambda name: tmp_path / name)
+    arguments = ["tune", "--from", str(path)]
+    for out in (["--out", str(new)], []):
+        found = CliRunner().invoke(main, [*arguments, *out])
+        assert (found.exit_code, new.exists()) == (0, False)
+        assert "nothing is written: this device has no table" in found.stdout
+    (registry / "devices" / "cpu.yaml").write_text(DEVICE)
+    found = CliRunner().invoke(main, arguments)
+    assert "every entry stays as it is in" in found.stdout
+    found = CliRunner().invoke(main, [*arguments, "--out", str(new)])
+    assert "every entry as it was" in found.stdout
+    assert new.read_text() == DEVICE
 
 
 def test_fk_tune_that_was_interrupted_shows_times_and_writes_no_table(tmp_path: Path, monkeypatch) -> None:

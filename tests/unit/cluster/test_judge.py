@@ -65,6 +65,14 @@ def test_an_error_is_an_answer(monkeypatch) -> None:
     assert "nosuch" in answer.message
 
 
+def test_files_that_judge_are_those_that_the_run_began_with(monkeypatch) -> None:
+    monkeypatch.chdir(Path.cwd())
+    answer = judge._answer(Task(pickle.dumps(part()), code="of other files"))
+    assert isinstance(answer, Problem)
+    assert answer.error.exit_code == 3
+    assert "changed during the run" in answer.message
+
+
 def test_who_started_it_is_gone_before_it_began() -> None:
     done = asked(part(), parent=os.getpid() + 1)
     assert (done.returncode, done.stdout) == (INTERRUPTED, b"")

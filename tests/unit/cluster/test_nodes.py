@@ -15,7 +15,10 @@ from fastkernels.cli import main
 from fastkernels.cluster import nodes
 from fastkernels.cluster.facts import code, require_alike
 from fastkernels.cluster.facts import facts as facts_of
+from fastkernels.cluster.schedule import Answered
 from fastkernels.errors import MachineError
+from fastkernels.judge.summary import summarize
+from fastkernels.records import KernelReport
 from fastkernels.runner.models.eval_request import EvalRequest
 
 
@@ -58,6 +61,22 @@ def test_a_node_without_our_revision_is_named_with_both(facts) -> None:
     with pytest.raises(MachineError, match=r"node b has other files of fastkernels.*revision 0ld there"):
         require_alike({"a": facts, "b": old})
     assert facts.code == code()
+
+
+def test_a_commit_during_a_run_is_not_another_machine(facts, monkeypatch) -> None:
+    blank = KernelReport(
+        schema=1,
+        environment=changed(facts, git_revision="n3w", memory_gib=1.0).environment,
+        request={},
+        rows=(),
+        summary=summarize([], 0.0),
+    )
+    cluster = nodes.Cluster({"a": nodes._Node("1", 1, 0)}, {"a": facts})
+    monkeypatch.setattr(nodes.schedule, "answers", lambda *_: iter([("one", Answered("a", blank))]))
+    monkeypatch.setattr(cluster, "_pool", lambda _: None)
+    [(_, found)] = cluster.answers([], {}, print, print)
+    assert found.answer.environment.git_revision == facts.environment.git_revision
+    assert found.answer.environment.memory_gib == 1.0
 
 
 def test_a_trial_has_its_gpus_share_of_the_cores() -> None:

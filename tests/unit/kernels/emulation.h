@@ -1,6 +1,6 @@
 // CUDA C++ on a CPU: what the Hopper kernels call, for threads that take turns in an order drawn by dice.
 //
-// A block's threads are fibers. One runs until it waits for others; which goes on next is drawn anew, so that
+// Threads of a block, or of a cluster's blocks, are fibers. One runs until it waits for others; which goes on next is drawn anew, so that
 // orders come up that a GPU shows rarely. Where all wait, the block is stuck: it says who waits for what. The tensor
 // cores answer at once: what is read before it is there, or written while it is still read, is not found here.
 // bfloat16 only. Shared memory holds NaN before a block begins.
@@ -27,6 +27,7 @@ typedef unsigned short u16;
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __shared__ static
 
 struct Dim {
@@ -48,7 +49,7 @@ struct Fiber {
     ucontext_t context;
     std::vector<char> stack = std::vector<char>(1 << 17);
     std::function<bool()> ready;
-    int thread;
+    int thread, rank;  // rank: of its block in the cluster
     bool done = false;
     const char* waits_for;
     int which;
@@ -61,8 +62,13 @@ static Fiber* current;
 static ucontext_t scheduler;
 static std::function<void()> body;
 static std::mt19937 dice(7);
-static Meeting meetings_of_warps[16], meetings[16];  // of a warp; of a named barrier
-static u64 brought[16][32];
+constexpr int MOST_BLOCKS = 4;  // of a cluster
+static Meeting all_meetings_of_warps[MOST_BLOCKS][16], all_meetings[MOST_BLOCKS][16];  // of a warp; a named barrier
+static Meeting meeting_of_cluster;
+#define meetings_of_warps all_meetings_of_warps[current->rank]
+#define meetings all_meetings[current->rank]
+static u64 all_brought[MOST_BLOCKS][16][32];
+#define brought all_brought[current->rank]
 static int block_threads;
 #define WARP (current->thread / 32)
 #define LANE (current->thread % 32)
@@ -77,13 +83,16 @@ static void enter() {
     body();
     current->done = true;
 }
-static void run_block(int threads) {
+// `blocks` of them from blockIdx on, along z.
+static void run_cluster(int blocks, int threads) {
     block_threads = threads;
-    memset(meetings_of_warps, 0, sizeof meetings_of_warps);
-    memset(meetings, 0, sizeof meetings);
-    for (int thread = 0; thread < threads; ++thread) {
+    memset(all_meetings_of_warps, 0, sizeof all_meetings_of_warps);
+    memset(all_meetings, 0, sizeof all_meetings);
+    meeting_of_cluster = {0, 0};
+    int first = blockIdx.z;
+    for (int thread = 0; thread < blocks * threads; ++thread) {
         Fiber* one = new Fiber;
-        one->thread = thread;
+        one->thread = thread % threads, one->rank = thread / threads;
         getcontext(&one->context);
         one->context.uc_stack.ss_sp = one->stack.data();
         one->context.uc_stack.ss_size = one->stack.size();
@@ -99,6 +108,7 @@ static void run_block(int threads) {
             one->ready = nullptr;
             current = one;
             threadIdx = {one->thread, 0, 0};
+            blockIdx.z = first + one->rank;
             moved = true;
             swapcontext(&scheduler, &one->context);
         }
@@ -126,6 +136,7 @@ static void __syncwarp(u32 = ~0u) { meet_and_wait(meetings_of_warps[WARP], 32, "
 static void __syncthreads() { meet_and_wait(meetings[0], block_threads, "named barrier", 0); }
 static void threads_sync(int name, int threads) { meet_and_wait(meetings[name], threads, "named barrier", name); }
 static void threads_arrive(int name, int threads) { meet(meetings[name], threads); }
+static void meet() { meet_and_wait(meeting_of_cluster, CLUSTER * 128, "cluster", 0); }  // attending warps of decode
 
 template <class T> T exchanged(T value, int from) {
     T answer;
@@ -151,7 +162,8 @@ static bool __any_sync(u32, bool value) { return __ballot_sync(~0u, value) != 0;
 
 // --- memory ---
 
-alignas(1024) static char memory[256 * 1024];
+alignas(1024) static char memories[MOST_BLOCKS][256 * 1024];
+#define memory memories[current->rank]
 static u32 shared_address(const void* p) { return (u32)((const char*)p - memory); }
 static char* at(u32 address) { return memory + (int)address; }
 static int swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
@@ -179,7 +191,8 @@ struct Barrier {
         if (missing == 0 && bytes == 0) phase ^= 1, missing = expected;
     }
 };
-static std::map<u32, Barrier> barriers;
+static std::map<u32, Barrier> all_barriers[MOST_BLOCKS];
+#define barriers all_barriers[current->rank]
 static void barrier_init(u32 address, u32 arrivals) { barriers[address] = {(int)arrivals, (int)arrivals, 0, 0}; }
 static void barrier_expect(u32 address, u32 bytes) { barriers.at(address).change(1, bytes); }
 static void barrier_arrive(u32 address) { barriers.at(address).change(1, 0); }
@@ -220,6 +233,12 @@ static void prefetch_map(const void*) {}
 static void prefetch_3d(const void*, int, int, int) {}
 static void prefetch_4d(const void*, int, int, int, int) {}
 static void follow() {}
+
+// Another block of the cluster: its variable lies beside, or at the same place of its memory.
+template <class T> const T* in_program(int rank, const T* mine) {
+    size_t offset = (const char*)mine - memory;
+    return offset < sizeof memory ? (const T*)(memories[rank] + offset) : mine + (rank - current->rank);
+}
 
 // cp.async: what a thread asked for comes when it waits, no sooner.
 typedef std::vector<std::function<void()>> Copies;

@@ -25,18 +25,18 @@ IN_PTX = (
     "barrier_init", "barrier_expect", "barrier_arrive", "barrier_wait", "threads_sync",
     "threads_arrive", "follow", "copy_3d", "copy_4d", "prefetch_map", "prefetch_3d", "prefetch_4d",
     "exp2_fast", "log2_fast", "pack", "unpack", "matrix_load", "matrix_load_transposed", "multiply",
-    "copy_16", "copies_commit", "copies_wait", "transposed",
+    "copy_16", "copies_commit", "copies_wait", "transposed", "meet", "in_program",
 )  # fmt: skip
 RUN = """
 extern "C" void run(const Params* p, int x, int y, int z, int threads) {
     gridDim = {x, y, z};
     blockDim = {threads, 1, 1};
-    for (int block = 0; block < x * y * z; ++block) {
-        blockIdx = {block % x, block / x % y, block / x / y};
-        barriers.clear();
-        memset(memory, 0xff, sizeof memory);
+    for (int cluster = 0; cluster < x * y * z / CLUSTER; ++cluster) {
+        blockIdx = {cluster % x, cluster / x % y, cluster / x / y * CLUSTER};
+        for (auto& of_block : all_barriers) of_block.clear();
+        memset(memories, 0xff, sizeof memories);
         body = [=] { KERNEL(*p); };
-        run_block(threads);
+        run_cluster(CLUSTER, threads);
     }
 }
 """
@@ -61,12 +61,16 @@ def for_a_cpu(name: str, constant: dict[str, int]) -> str:
     )  # fmt: skip
     text = re.sub(r'asm volatile\("(?:fence|setmaxnreg)[^"]*"(?: ::: "memory")?\);', "", text)
     text = text.replace("extern __shared__ char memory[];", "")
+    text = re.sub(
+        r"__shared__ (\w+) (\w+);", r"static \1 all_\2[MOST_BLOCKS]; \1& \2 = all_\2[current->rank];", text
+    )
     assert "asm" not in text, text[text.index("asm") - 300 :][:600]
-    return '#include "emulation.h"\n' + text + RUN.replace("KERNEL", name)
+    cluster = f"#define CLUSTER {constant.get('CLUSTER', 1)}\n"
+    return cluster + '#include "emulation.h"\n' + text + RUN.replace("KERNEL", name)
 
 
 def _without(text: str, function: str) -> str:
-    while match := re.search(rf"(?:template <[^>]*> )?DEVICE \w+ {function}\(", text):
+    while match := re.search(rf"(?:template <[^>]*> )?DEVICE [\w *]+ {function}\(", text):
         depth, end = 0, text.index("{", match.end())
         while True:
             depth += {"{": 1, "}": -1}.get(text[end], 0)

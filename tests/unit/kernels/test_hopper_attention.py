@@ -86,6 +86,8 @@ def test_nothing_is_spilled_or_serialised(name, dims, tmp_path):
     constant |= {"TILE": shape.tile, "STAGES": shape.stages}
     if name == "prefill_attention":
         constant |= prefill.options(shape) | {"SPLIT": 1}
+    else:
+        constant["CLUSTER"] = shape.cluster
     (tmp_path / "kernel.cu").write_text(source(name.removesuffix("_attention"), constant))
     command = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas=-v", "kernel.cu"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr

@@ -176,3 +176,8 @@ def test_nothing_that_is_not_admitted_is_timed(copied: Path, whole: bool) -> Non
     ]
     assert [case.id for case in registry.cases("rms_norm") if case.timed] == ([] if whole else others)
     assert any(case.timed for case in registry.cases("L1/glu"))
+
+
+def test_a_word_that_is_like_no_name_has_no_suggestion() -> None:
+    with pytest.raises(NotFoundError, match=r"No task 'nonsense'\. See: fk list tasks"):
+        registry.task("nonsense")

@@ -155,9 +155,9 @@ def test_missing_and_unreadable_files(tmp_path, kernel_report):
         reports.load_eval(tmp_path / "kernels.json")
 
 
-@pytest.mark.parametrize("kind", ["kernels", "eval", "gate", "audit"])
+@pytest.mark.parametrize("kind", ["kernels", "eval", "gate", "audit", "tuning"])
 def test_the_published_schema_is_current(kind):
-    """Renew with: fk schema kernels > docs/schema/kernels.json (and eval, gate, audit)."""
+    """Renew with: fk schema kernels > docs/schema/kernels.json (and eval, gate, audit, tuning)."""
     assert (ROOT / "docs" / "schema" / f"{kind}.json").read_text() == schema.text(kind)
 
 

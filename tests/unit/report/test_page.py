@@ -15,7 +15,7 @@ import pytest
 
 from fastkernels import cli
 from fastkernels.records import AuditReport, AuditRow, CandidateFiles
-from fastkernels.report import commands, document, html, json, markdown, page
+from fastkernels.report import commands, document, html, json, layout, markdown, page
 from fastkernels.report.comparison import compare
 from tests.unit.report.conftest import failed, row
 from tests.unit.report.test_gate_report import EVIL, a_gate
@@ -346,3 +346,14 @@ def test_a_browser_has_nothing_to_say_and_no_page_is_wider_than_its_window(every
         )
         assert "CONSOLE" not in done.stderr
         assert "<title>true</title>" in done.stdout
+
+
+def test_columns_without_room_are_named_on_a_terminal() -> None:
+    columns = (layout.Column("name", ""), layout.more("wide", ""))
+    found = document.Document(
+        "title", [], [document.Section("one", [document.Grid("g", columns, [["a", "b" * 90]])])]
+    )
+    narrow, whole = (layout.plain(document.parts(found, room)) for room in (60, None))
+    assert "b" * 90 in whole
+    assert "b" * 90 not in narrow
+    assert "no room for: wide" in narrow

@@ -1,13 +1,15 @@
 // Decode: a program attends to a part of a row's keys for the GROUP query heads that share them.
 //
-// One warp loads, four attend: each to its quarter of every tile, with its own softmax; they are added up at the
-// end. A row's programs leave their parts, and whoever comes last adds those up in order, so the result does not
-// depend on who that was.
+// One warp loads, four attend: each to its quarter of every tile, with its own softmax. At the end the warps of
+// CLUSTER neighbouring programs are added up, each program some of the heads. What clusters find of a head is left
+// in memory, and whoever comes last adds it up in order, so the result does not depend on who that was.
 
 constexpr int WARPS = 4;
 constexpr int KEYS = TILE / WARPS;  // of a tile, one warp's
 constexpr int CHUNK = KEYS / 8;
 constexpr int TOGETHER = 16;  // parts of a row that a thread reads at once
+constexpr int MINE = GROUP / CLUSTER;  // heads that a program adds up: its rank's, each CLUSTER-th
+static_assert(GROUP % CLUSTER == 0, "programs of a cluster add up as many heads each");
 static_assert(GROUP <= 16 && KEYS >= 16, "16 rows of queries, 16 keys of a matrix product");
 
 struct Barriers {
@@ -18,7 +20,7 @@ constexpr int LINE = DIMS + 4;  // floats of a row of a warp's part: rows start 
 static_assert(WARPS * GROUP * LINE * 4 <= 2 * STAGES * TILE_BYTES, "parts of the warps lie where tiles lay");
 
 struct Part {
-    int first, begin, end, used;
+    int first, begin, end, used;  // used: clusters that have keys
 };
 
 // As kernels/decode_attention/triton.py cuts a row, into whole tiles.
@@ -30,7 +32,7 @@ DEVICE Part find_part(int seq_len, int split, int splits, int window) {
     size = max(size, TILE);  // of a row without keys, too
     part.begin = start + split * size;
     part.end = min(part.begin + size, seq_len);
-    part.used = (keys + size - 1) / size;
+    part.used = (keys + size * CLUSTER - 1) / (size * CLUSTER);
     return part;
 }
 
@@ -77,6 +79,23 @@ struct Sums {
     float top[WARPS][16], sum[WARPS][16];
     int last;
 };
+
+// Waits for the attending warps of the cluster. Loading warps have left by then, or will without a word.
+DEVICE void meet() {
+    if constexpr (CLUSTER == 1)
+        threads_sync(1, WARPS * 32);
+    else
+        asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                     "barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// What another program of the cluster has where this one has `mine` in shared memory.
+template <class T> DEVICE const T* in_program(int rank, const T* mine) {
+    if constexpr (CLUSTER == 1) return mine;
+    u64 theirs;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(rank));
+    return (const T*)theirs;
+}
 
 DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part part, int row, int kv_head,
                    int split, int splits, float* parts, Sums* sums) {
@@ -194,19 +213,22 @@ DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part 
             }
         }
     }
-    threads_sync(1, WARPS * 32);
+    meet();
 
-    int unit = row * p.num_kv_heads + kv_head;
+    int unit = row * p.num_kv_heads + kv_head, rank = split % CLUSTER, clusters = splits / CLUSTER;
     u16* out = (u16*)p.out + (long long)unit * GROUP * HEAD;
-    long long slot = (long long)unit * splits + split;
+    long long slot = (long long)unit * clusters + split / CLUSTER;
     constexpr int QUADS = HEAD / 4;
-    for (int at = threadIdx.x; at < GROUP * QUADS; at += WARPS * 32) {
-        int head = at / QUADS, dim = at % QUADS * 4;
-        float high = NEGATIVE_INFINITY;
+    for (int at = threadIdx.x; at < MINE * QUADS; at += WARPS * 32) {
+        int head = at / QUADS * CLUSTER + rank, dim = at % QUADS * 4;
+        float tops[CLUSTER * WARPS], high = NEGATIVE_INFINITY;
 #pragma unroll
-        for (int i = 0; i < WARPS; ++i) high = fmaxf(high, sums->top[i][head]);
+        for (int i = 0; i < CLUSTER * WARPS; ++i) {
+            tops[i] = in_program(i / WARPS, sums)->top[i % WARPS][head];
+            high = fmaxf(high, tops[i]);
+        }
 #if SINKS
-        float sink = split == 0 ? sink_log2(p.sinks, kv_head * GROUP + head) : NEGATIVE_INFINITY;
+        float sink = split < CLUSTER ? sink_log2(p.sinks, kv_head * GROUP + head) : NEGATIVE_INFINITY;
         high = fmaxf(high, sink);
 #endif
         float total = 0.f, x[4] = {0.f, 0.f, 0.f, 0.f};
@@ -214,10 +236,11 @@ DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part 
         total = exp2_fast(sink - high);
 #endif
 #pragma unroll
-        for (int i = 0; i < WARPS; ++i) {
-            float weight = exp2_fast(sums->top[i][head] - high);
-            total += weight * sums->sum[i][head];
-            float4 y = *(const float4*)(parts + (i * GROUP + head) * LINE + dim);
+        for (int i = 0; i < CLUSTER * WARPS; ++i) {
+            float weight = exp2_fast(tops[i] - high);
+            total += weight * in_program(i / WARPS, sums)->sum[i % WARPS][head];
+            const float* part_of_warp = in_program(i / WARPS, parts) + (i % WARPS * GROUP + head) * LINE;
+            float4 y = *(const float4*)(part_of_warp + dim);
             x[0] += weight * y.x, x[1] += weight * y.y, x[2] += weight * y.z, x[3] += weight * y.w;
         }
         float factor = 1.f / total;
@@ -230,26 +253,28 @@ DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part 
             if (dim == 0) p.split_lse[slot * GROUP + head] = high + log2_fast(total);
         }
     }
-    if (part.used == 1) return;
+    if (CLUSTER == 1 && part.used == 1) return;
 
     __threadfence();
-    threads_sync(1, WARPS * 32);
+    meet();  // then nobody reads this program's shared memory any more
+    if (part.used == 1) return;
     if (threadIdx.x == 0) {
-        sums->last = atomicAdd(p.counters + unit, 1) == part.used - 1;
-        if (sums->last) p.counters[unit] = 0;
+        int* counter = p.counters + unit * CLUSTER + rank;
+        sums->last = atomicAdd(counter, 1) == part.used - 1;
+        if (sums->last) *counter = 0;
         __threadfence();
     }
     threads_sync(1, WARPS * 32);
     if (!sums->last) return;
     // Weights of the parts first, side by side: each read of what others left takes as long as many.
-    const float* lse = p.split_lse + (long long)unit * splits * GROUP;
-    const float* from = p.split_out + (long long)unit * splits * GROUP * HEAD;
-    for (int at = threadIdx.x; at < part.used * GROUP; at += WARPS * 32) parts[at] = __ldcg(lse + at);
+    const float* lse = p.split_lse + (long long)unit * clusters * GROUP + rank;
+    const float* from = p.split_out + (long long)unit * clusters * GROUP * HEAD;
+    for (int at = threadIdx.x; at < part.used * MINE; at += WARPS * 32) parts[at] = __ldcg(lse + at * CLUSTER);
     threads_sync(1, WARPS * 32);
-    for (int at = threadIdx.x; at < GROUP * QUADS; at += WARPS * 32) {
-        int head = at / QUADS, dim = at % QUADS * 4;
+    for (int at = threadIdx.x; at < MINE * QUADS; at += WARPS * 32) {
+        int mine = at / QUADS, head = mine * CLUSTER + rank, dim = at % QUADS * 4;
         float high = NEGATIVE_INFINITY;
-        for (int i = 0; i < part.used; ++i) high = fmaxf(high, parts[i * GROUP + head]);
+        for (int i = 0; i < part.used; ++i) high = fmaxf(high, parts[i * MINE + mine]);
         float total = 0.f, x[4] = {0.f, 0.f, 0.f, 0.f};
         for (int first = 0; first < part.used; first += TOGETHER) {
             float4 y[TOGETHER];
@@ -260,7 +285,7 @@ DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part 
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i)
                 if (first + i < part.used) {
-                    float weight = exp2_fast(parts[(first + i) * GROUP + head] - high);
+                    float weight = exp2_fast(parts[(first + i) * MINE + mine] - high);
                     total += weight;
                     x[0] += weight * y[i].x, x[1] += weight * y[i].y;
                     x[2] += weight * y[i].z, x[3] += weight * y[i].w;
@@ -272,7 +297,12 @@ DEVICE void attend(const Params& p, u32 k_tiles, u32 v_tiles, Barriers* b, Part 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32 + 32) decode(const __grid_constant__ Params p) {
+#if CLUSTER > 1
+#define OF_CLUSTERS __cluster_dims__(1, 1, CLUSTER)
+#else
+#define OF_CLUSTERS
+#endif
+extern "C" __global__ void OF_CLUSTERS __launch_bounds__(WARPS * 32 + 32) decode(const __grid_constant__ Params p) {
     extern __shared__ char memory[];
     __shared__ Barriers b;
     __shared__ Sums sums;
@@ -293,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32 + 32) decode(const __gri
     int kv_head = blockIdx.x, row = blockIdx.y, split = blockIdx.z;
     int seq_len = p.seq_lens[row];
     Part part = find_part(seq_len, split, gridDim.z, p.window);
-    if (part.begin >= part.end) {
+    if (split / CLUSTER >= part.used) {
         if (split == 0)
             for (int at = threadIdx.x; at < GROUP * HEAD / 2; at += blockDim.x)
                 ((u32*)p.out)[(long long)(row * p.num_kv_heads + kv_head) * (GROUP * HEAD / 2) + at] = 0;

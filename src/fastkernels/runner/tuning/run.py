@@ -18,6 +18,7 @@ from multiprocessing.connection import wait
 
 from fastkernels import registry
 from fastkernels.errors import UsageError
+from fastkernels.measure.absent import absent
 from fastkernels.measure.environment import environment
 from fastkernels.progress import Progress
 from fastkernels.records import Case, TunedRow, TuneReport, Untimed
@@ -26,6 +27,7 @@ from fastkernels.runner.tuning.look import Looked
 from fastkernels.runner.tuning.plan import TuneRequest, plan
 from fastkernels.runner.tuning.stopwatch import Timed
 from fastkernels.runner.tuning.table import summarize
+from fastkernels.runner.worker.resources import default_threads
 
 ROUND_S, ROUND_SHARE = 60.0, 0.4  # of looking; at most this part of what is left of the run's seconds
 MOST_LOST = 2  # processes, before an implementation, or a case, is left out
@@ -72,7 +74,9 @@ class _Run:
     def report(self) -> TuneReport:
         complete = True
         end_s = self._begin + (self._request.seconds or float("inf"))
-        threads = max(1, (os.cpu_count() or 1) // self._request.processes)
+        # On a CPU the judge's number, which leaves a core to the system: a barrier waits for a busy one.
+        cores = default_threads() if self._request.device == "cpu" else os.cpu_count() or 1
+        threads = max(1, cores // self._request.processes)
         lanes = [Lane(self._request.device, threads) for _ in range(self._request.processes)]
         alone = Lane(self._request.device, threads) if self._request.device == "cuda" else lanes[0]
         try:
@@ -177,7 +181,8 @@ class _Run:
             self._keep(self._so_far(complete=False))  # while the lane works
             ((_, answer),) = self._answers({lane: (0, case)})
             if isinstance(answer, Timed):
-                self._rows += answer.rows
+                lacks = absent(case.task, self._request.device)
+                self._rows += [row.model_copy(update={"absent": lacks}) for row in answer.rows]
                 self._untimed += [*found.untimed, *answer.untimed]
                 if not answer.rows:
                     self._untimed.append(Untimed(task=case.task, case=case.id, why=_WITHOUT))

@@ -23,7 +23,7 @@ from fastkernels import kernels
 from fastkernels.kernels.plans import capturing, plan_scope
 from fastkernels.loader.materialize import Call
 from fastkernels.loader.overlay import Overlay
-from fastkernels.measure import stats
+from fastkernels.measure import stats, threads
 from fastkernels.measure.cold import l2_flush
 from fastkernels.measure.contracts import CudaDevice, Eager, Graph, Host
 from fastkernels.measure.cuda import Driver
@@ -70,14 +70,18 @@ class Stopwatch:
             with torch.inference_mode():
                 for one in self._contracts(calls, called, tell):
                     untimed += [not_timed(case, called.kernel, name, why) for name, why in one.failed.items()]
-                    for name, found in _sampled(one.readers, budget_s).items():
-                        if found.half_width <= UNSTABLE_HALF_WIDTH:
+                    before = self._held_up()
+                    sampled = _sampled(one.readers, budget_s)
+                    held_up = before or self._held_up()
+                    for name, found in sampled.items():
+                        if why := _unstable(found, held_up):
+                            untimed.append(not_timed(case, called.kernel, name, why))
+                        else:
                             rows.append(_row(case, called, name, one, found))
-                            continue
-                        why = f"{found.n} readings: the median of about {found.median:.4g} us is known to "
-                        why += f"{100 * found.half_width:.0f} % only"
-                        untimed.append(not_timed(case, called.kernel, name, why))
         return Timed(tuple(rows), tuple(untimed))
+
+    def _held_up(self) -> str | None:
+        return threads.held_up() if self._gpu is None else None
 
     def _contracts(self, calls: Sequence[Call], called: Called, tell: Tell) -> Iterator[_UnderContract]:
         """Ready to be read, one after another."""
@@ -130,6 +134,16 @@ class _UnderContract:
     readers: dict[str, Reader]
     chosen: str
     failed: dict[str, str]
+
+
+def _unstable(found: stats.Interval, held_up: str | None) -> str | None:
+    """Why readings are no time; None for those that are one."""
+    if held_up:
+        return f"unstable, about {found.median:.4g} us: {held_up}"
+    if found.half_width > UNSTABLE_HALF_WIDTH:
+        known = f"is known to {100 * found.half_width:.0f} % only"
+        return f"unstable: of {found.n} readings the median of about {found.median:.4g} us {known}"
+    return None
 
 
 def _row(case: Case, called: Called, name: str, under: _UnderContract, found: stats.Interval) -> TunedRow:

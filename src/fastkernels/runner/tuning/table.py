@@ -112,6 +112,14 @@ def uses(rows: Iterable[TunedRow], untimed: Iterable[Untimed] = ()) -> dict[str,
     return dict(sorted(by_kernel.items()))
 
 
+def unchosen(report: TuneReport) -> list[tuple[str, str, str]]:
+    """(kernel, task, case) in which what the table chooses has no time under any contract."""
+    with_time = {(row.kernel, row.task, row.case) for row in report.rows if row.chosen}
+    tried = {(row.kernel, row.task, row.case) for row in report.rows}
+    tried |= {(one.kernel, one.task, one.case) for one in report.untimed if one.kernel is not None}
+    return sorted(tried - with_time)
+
+
 def summarize(rows: Sequence[TunedRow], planned: int, left: dict[str, int], wall_s: float) -> TuneSummary:
     """Of the table that was in force."""
     compared = [
@@ -304,7 +312,7 @@ def _with_entries(text: str, lines: Mapping[str, str]) -> str:
     text = text.rstrip("\n") + "\n"
     block = re.search(r"^implementations:[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|\n)*)", text, re.MULTILINE)
     if block is None:
-        if _parsed(text):
+        if not lines or _parsed(text):
             return text  # all on one line: `write` refuses
         return text + "implementations:\n" + "".join(f"  {line}\n" for line in lines.values())
     body = block[1]

@@ -53,12 +53,18 @@ class WorkerProblem(Exception):
         super().__init__(failure.message)
 
 
+_NO_DRIVER = "0 active drivers"  # Triton's words where it finds no GPU
+_INTERPRET = "Triton finds no GPU here. With TRITON_INTERPRET=1 before the command it runs on the CPU, slowly"
+
+
 class WorkerError(WorkerProblem):
     """The side raised; the worker lives on."""
 
     def __init__(self, report: ErrorReport, printed: str) -> None:
         self.kind, self.said = report.kind, report.message
         message = f"{report.kind}: {report.message}"
+        if _NO_DRIVER in report.message:
+            message = f"{message.rstrip('.')}. {_INTERPRET}"
         output = "\n".join(part for part in (report.traceback.rstrip(), printed.strip()) if part)
         failure = Failure(
             message=message, file=report.file, line=report.line, output=output, trace=report.trace.rstrip()

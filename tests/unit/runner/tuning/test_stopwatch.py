@@ -76,12 +76,24 @@ def test_times_are_of_the_implementation_that_is_named(implementations, monkeypa
     assert {row.contract for row in timed.rows} == {"host"}
 
 
-def test_times_that_are_not_known_are_no_times(monkeypatch) -> None:
-    monkeypatch.setattr(stopwatch, "UNSTABLE_HALF_WIDTH", -1.0)
+def test_steady_times_of_threads_that_wait_for_a_core_are_no_times(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(stopwatch.threads, "seconds", lambda count: 8e-3 if count == 4 else 7e-6)
+    monkeypatch.setattr(stopwatch, "UNSTABLE_HALF_WIDTH", 10.0)  # of the readings, which agree
     looked = look(CASE, "cpu", frozenset(), False, lambda *one: None)
     timed = Stopwatch("cpu").times(CASE, looked, 0.01, lambda *one: None)
     assert not timed.rows
-    assert all("readings: the median of about" in one.why for one in timed.untimed)
+    assert {one.implementation for one in timed.untimed} == {*looked.called[0].served}
+    assert all("4 threads take 1143 times as long as one" in one.why for one in timed.untimed)
+
+
+def test_times_that_are_not_known_are_no_times(monkeypatch) -> None:
+    monkeypatch.setattr(stopwatch, "UNSTABLE_HALF_WIDTH", -1.0)
+    monkeypatch.setattr(stopwatch.threads, "held_up", lambda: None)
+    looked = look(CASE, "cpu", frozenset(), False, lambda *one: None)
+    timed = Stopwatch("cpu").times(CASE, looked, 0.01, lambda *one: None)
+    assert not timed.rows
+    assert all("readings the median of about" in one.why for one in timed.untimed)
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,11 @@ def test_the_baselines_problem_is_nobodys_failure_but_the_machines() -> None:
     verdict = baseline_verdict(Trouble("first", raised("ValueError")))
     assert verdict.label == "INVALID_BASELINE"
     assert verdict.failure.message.startswith("the baseline failed in 'first': ValueError")
+
+
+def test_triton_without_a_gpu_says_what_to_do() -> None:
+    trouble = Trouble("first", raised("RuntimeError", "0 active drivers ([]). There should only be one."))
+    found = verdict_of(trouble)
+    assert found.status == "CRASHED"
+    assert found.failure is not None
+    assert "should only be one. Triton finds no GPU here. With TRITON_INTERPRET=1" in found.failure.message
