@@ -317,6 +317,7 @@ extern "C" __global__ void OF_CLUSTERS __launch_bounds__(WARPS * 32 + 32) decode
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        prefetch_map(&p.k), prefetch_map(&p.v);
     }
     __syncthreads();
     follow();
