@@ -84,7 +84,8 @@ class SpatialAxialAttention(nn.Module):
     def forward(self, x: Tensor, rotary_emb: Tensor) -> Tensor:
         """x [B, L, D], rotary_emb [L, K] -> [B, L, D]"""
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.num_heads, self.head_size)).unbind(2)
-        return self.to_out(_attend(self.attn, *self.rope(q, k, rotary_emb), v))
+        q, k = self.rope(q, k, rotary_emb)
+        return self.to_out(_attend(self.attn, q, k, v))
 
 
 def _attend(attention: nn.Module, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
