@@ -158,3 +158,30 @@ def upsample_cases(shapes: list[tuple[int, int, int, int]]) -> list[KernelCase]:
         KernelCase("upsample", "x".join(map(str, s)), lambda dt, s=s: (randn(*s, dtype=dt),), answer)
         for s in shapes
     ]
+
+
+def frame_attention_cases(shapes: list[tuple[int, int, int, int, int]]) -> list[KernelCase]:
+    """Shapes (N, T, S, H, K): T new frames, the last of S."""
+
+    def answer(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, ...]:
+        q, k, v = (x.double() for x in (q, k, v))
+        rows = []
+        for t in range(q.shape[1]):
+            seen = k.shape[1] - q.shape[1] + t + 1
+            weights = torch.softmax(scale * torch.einsum("nhk,nshk->nhs", q[:, t], k[:, :seen]), dim=-1)
+            rows.append(torch.einsum("nhs,nshk->nhk", weights, v[:, :seen]))
+        return (torch.stack(rows, dim=1),)
+
+    def make(n: int, new: int, frames: int, h: int, k: int) -> Callable[[torch.dtype], Arguments]:
+        """Queries are a part of a product; keys and values the first frames of longer caches."""
+
+        def arguments(dt: torch.dtype) -> Arguments:
+            q = randn(n, new, 3, h, k, dtype=dt)[:, :, 0]
+            caches = (randn(n, frames + 2, h, k, dtype=dt, seed=seed)[:, :frames] for seed in (1, 2))
+            return q, *caches, k**-0.5
+
+        return arguments
+
+    return [
+        KernelCase("frame_attention", "x".join(map(str, shape)), make(*shape), answer) for shape in shapes
+    ]

@@ -42,6 +42,7 @@ from fastkernels.kernels.expert_parallel import expert_parallel as expert_parall
 from fastkernels.kernels.expert_parallel import local_experts as local_experts
 from fastkernels.kernels.experts import experts as experts
 from fastkernels.kernels.experts_mxfp4 import experts_mxfp4 as experts_mxfp4
+from fastkernels.kernels.frame_attention import frame_attention as frame_attention
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla
 from fastkernels.kernels.gla import recurrent_gla as recurrent_gla

@@ -1,14 +1,17 @@
-"""Attention of a diffusion transformer: all tokens of a request, those of its text first, see each other.
+"""Attention of a diffusion transformer: all tokens of a request, those of its text first, see each other, or
+the tokens of a frame.
 
     [q | k | v] = x Wqkv^T + b        image and text have their own weights where they are two streams
     q = rope(rms_norm(q; wq)),  k = rope(rms_norm(k; wk))        each head on its own
     o = attention(q, k, v)            over [text | image]
     joint     y_image = o_image Wo^T + bo,  y_text = o_text Wa^T + ba
     single    y = o
+    spatial   q, k = rope(q), rope(k),  y = attention(q, k, v) Wo^T + bo        over a frame
 
 B requests, L image and S text tokens of each, D hidden, H heads, K = D / H head size; scale 1/sqrt(K).
 Rounded to the dtype of x after each product, norm and rotation, and after the attention.
-Mirrors diffusers.models.transformers.transformer_flux.FluxAttention.
+Mirrors diffusers.models.transformers.transformer_flux.FluxAttention, and of open-oasis
+attention.SpatialAxialAttention and, with a bias, vae.Attention.
 """
 
 from __future__ import annotations
@@ -67,6 +70,22 @@ class FluxSingleAttention(nn.Module):
         q, k, v = qkv_BT3HK.unbind(2)
         q_BTHK, k_BTHK = self.rope(self.norm_q(q), self.norm_k(k), image_rotary_emb)
         return _attend(self.attn, q_BTHK, k_BTHK, v)
+
+
+class SpatialAxialAttention(nn.Module):
+    def __init__(self, dim: int, heads: int, qkv_bias: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = heads, dim // heads
+        self.qkv_proj = QKVParallelLinear(dim, self.head_size, heads, heads, bias=qkv_bias)
+        self.rope = ApplyRotaryEmbedding()
+        self.attn = DenseAttention(self.head_size**-0.5)
+        self.to_out = RowParallelLinear(dim, dim, bias=True)
+
+    def forward(self, x: Tensor, rotary_emb: Tensor) -> Tensor:
+        """x [B, L, D], rotary_emb [L, K] -> [B, L, D]"""
+        q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.num_heads, self.head_size)).unbind(2)
+        q, k = self.rope(q, k, rotary_emb)
+        return self.to_out(_attend(self.attn, q, k, v))
 
 
 def _attend(attention: nn.Module, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:

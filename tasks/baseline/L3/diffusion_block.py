@@ -14,6 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fastkernels.nn.modulation import continued, gated
+
 from ..L1.activation import GELU
 from ..L1.layer_norm import ModulatedLayerNorm
 from ..L2.adaptive_norm import AdaLayerNormZero, AdaLayerNormZeroSingle
@@ -45,8 +47,8 @@ class FluxTransformerBlock(nn.Module):
         n, *image_mlp = self.norm1(hidden_states, temb)
         text_n, *text_mlp = self.norm1_context(encoder_hidden_states, temb)
         o, text_o = self.attn(n, text_n, image_rotary_emb)
-        image = _continued(hidden_states, o, image_mlp, self.norm2, self.ff)
-        text = _continued(encoder_hidden_states, text_o, text_mlp, self.norm2_context, self.ff_context)
+        image = continued(hidden_states, o, image_mlp, self.norm2, self.ff)
+        text = continued(encoder_hidden_states, text_o, text_mlp, self.norm2_context, self.ff_context)
         return text, image
 
 
@@ -63,16 +65,4 @@ class FluxSingleTransformerBlock(nn.Module):
         """hidden_states [B, S + L, D], temb [B, D], image_rotary_emb [S + L, K] -> [B, S + L, D]"""
         n, gate_BD = self.norm(hidden_states, temb)
         o, m = self.attn(n, image_rotary_emb), self.act_mlp(self.proj_mlp(n))
-        return _gated(hidden_states, gate_BD, self.proj_out(torch.cat((o, m), dim=-1)))
-
-
-def _continued(x: Tensor, o: Tensor, modulation: list[Tensor], norm: nn.Module, mlp: nn.Module) -> Tensor:
-    """What one stream does after the attention."""
-    gate, mlp_shift, mlp_scale, mlp_gate = modulation
-    a = _gated(x, gate, o)
-    return _gated(a, mlp_gate, mlp(norm(a, mlp_scale, mlp_shift)))
-
-
-def _gated(x_BLD: Tensor, gate_BD: Tensor, change_BLD: Tensor) -> Tensor:
-    """x + gate change, in one pass and rounded once."""
-    return torch.addcmul(x_BLD, gate_BD.unsqueeze(1), change_BLD)
+        return gated(hidden_states, gate_BD, self.proj_out(torch.cat((o, m), dim=-1)))

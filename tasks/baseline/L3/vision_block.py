@@ -5,13 +5,15 @@
     layer_scale    a = x + l1 * attention(..),  y = a + l2 * gated_mlp(..)        of the same norms
     gated          a = x + attention(rms_norm(x; w1)),  y = a + gated_mlp(rms_norm(a; w2))
 
-T tokens of B images or videos, D hidden. Attention has rotary positions, on two axes in the variant
-layer_scale, axial and gated, on three in the variant video. Rounded to the dtype of x after each sum.
+T tokens of B images or videos, D hidden. Attention has rotary positions, on two axes in the variants
+layer_scale, axial, gated and pixel, on three in the variant video; pixel: B images of L tokens. Rounded to
+the dtype of x after each sum.
 Mirrors vllm.model_executor.models.siglip2.Siglip2EncoderLayer (also transformers' Siglip2EncoderLayer, timm's
 vision_transformer.Block), transformers.models.dinov3_vit.modeling_dinov3_vit.DINOv3ViTLayer (timm:
 eva.EvaBlock), transformers.models.vjepa2.modeling_vjepa2.VJEPA2Layer,
-transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VLVisionBlock and
-transformers.models.qwen2_5_omni.modeling_qwen2_5_omni.Qwen2_5OmniVisionBlock.
+transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VLVisionBlock,
+transformers.models.qwen2_5_omni.modeling_qwen2_5_omni.Qwen2_5OmniVisionBlock and
+vae.AttentionBlock of open-oasis.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from fastkernels.nn.fusion import Fusion, add_and_norm
 from ..L1.layer_norm import LayerNorm
 from ..L1.layer_scale import LayerScale
 from ..L1.rms_norm import RMSNorm
+from ..L2.diffusion_attention import SpatialAxialAttention
 from ..L2.encoder_attention import EncoderAttention
 from ..L2.gated_mlp import GatedMLP
 from ..L2.mlp import MLP
@@ -139,3 +142,19 @@ class GatedBlock(nn.Module):
         attended_TD = self.attention(self.norm1(hidden_states), *where)
         normed_TD, a_TD = self.norm2(attended_TD, hidden_states)
         return a_TD + self.mlp(normed_TD)
+
+
+class PixelBlock(nn.Module):
+    def __init__(self, dim: int, intermediate_size: int, num_heads: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm1 = LayerNorm(dim, eps)
+        self.attn = SpatialAxialAttention(dim, num_heads, qkv_bias=True)
+        self.norm2 = LayerNorm(dim, eps)
+        self.mlp = MLP(dim, intermediate_size, "gelu")
+        self.fuses = Fusion(self, "norm2")
+
+    def forward(self, x: Tensor, rotary_emb: Tensor) -> Tensor:
+        """x [B, L, D], rotary_emb [L, K] -> [B, L, D]"""
+        attended_BLD = self.attn(self.norm1(x), rotary_emb)
+        normed_BLD, a_BLD = add_and_norm(attended_BLD, x, self.norm2, self.fuses)
+        return a_BLD + self.mlp(normed_BLD)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from fastkernels import kernels
 from tests.diffusion_cases import (
+    frame_attention_cases,
     group_norm_cases,
     modulated_layer_norm_cases,
     rope_pairs_cases,
@@ -31,17 +32,19 @@ GROUP_NORMS = group_norm_cases(
         (0, 4, 4, 8, 2),
     ]
 )
+# A lone frame; one new one, all, and some; heads of no power of two; a tile that is not full.
+FRAMES = frame_attention_cases([(2, 1, 1, 1, 4), (3, 1, 7, 4, 16), (2, 5, 5, 3, 40), (2, 2, 9, 2, 64)])
 UPSAMPLES = upsample_cases([(1, 1, 1, 3), (2, 3, 5, 24), (1, 4, 2, 640), (0, 2, 2, 8)])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS, *GROUP_NORMS, *UPSAMPLES], ids=str)
+@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS, *GROUP_NORMS, *UPSAMPLES, *FRAMES], ids=str)
 @pytest.mark.parametrize("impl", [REFERENCE, TRITON])
 def test_against_the_formula(case, impl, dtype):
     check(case, dtype, impl)
 
 
-@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS, *GROUP_NORMS, *UPSAMPLES], ids=str)
+@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS, *GROUP_NORMS, *UPSAMPLES, *FRAMES], ids=str)
 def test_torch_in_float32(case):
     check(case, torch.float32, "torch")
 
@@ -52,7 +55,7 @@ def test_sinusoidal(case, impl):
     check(case, torch.float32, impl)
 
 
-@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS, *SINUSOIDS, *GROUP_NORMS, *UPSAMPLES], ids=str)
+@pytest.mark.parametrize("case", [*NORMS, *ROTATIONS, *SINUSOIDS, *GROUP_NORMS, *UPSAMPLES, *FRAMES], ids=str)
 def test_reference_is_exact_in_float64(case):
     args = case.make(torch.float64)
     for found, exact in zip(run(case.kernel, args, "reference"), case.answer(*args), strict=True):
