@@ -40,8 +40,8 @@ class Tile(NamedTuple):
 
 # By rows of an expert on average. Few rows: the weight streams past them, so wide loads, many stages.
 # The first is within 3 % of the best of 54 on an H200 for one token and for 32 of Gemma 4, Mixtral and Kimi
-# Linear (benchmarks/sweeps/experts.py). Of 32 tokens of Mixtral an expert may have more than 16 rows, for which
-# it reads the weights twice: the second is 10 % faster then, and 1 % slower where none has
+# Linear (benchmarks/sweeps/experts.py). Of 32 tokens of Mixtral an expert may have more than 16 rows, and
+# reads the weights twice with it: the second is 10 % faster then, and 1 % slower where none has
 # (experts_vs_vllm.py --variants). The others are not measured yet.
 TILES = (
     (4, Tile(16, 128, 128, 1, 4, 5)),
