@@ -27,10 +27,10 @@ extern "C" __global__ void flawed(const float* x, const float* unset, float* y, 
     int i = threadIdx.x;
     held[i] = x[i];
     float s = held[(i + 37) % 256];  // RACE
-    s += unset[i];  // UNSET
+    if (i < 100) __syncthreads();  // BARRIER
+    s += held[(i + 5) % 256] + unset[i];  // UNSET
     y[i] = s;
     if (i == 0) y[n] = s;  // BEYOND
-    if (i < 100) __syncthreads();  // BARRIER
 }
 """
 kernel = torch.cuda._compile_kernel(SOURCE, "flawed", nvcc_options=["-lineinfo"])

@@ -11,6 +11,8 @@ from fastkernels.kernels.dense_attention import limits
 def unsupported(kernel: str, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, *rest: object) -> str | None:
     if reason := limits.flash(q_THK, k_SHK, v_SHK, bias=rest[-1]):
         return reason
+    if rest[3] == 1 and q_THK.shape[1] != k_SHK.shape[1]:  # it takes rows for queries, and some may have none
+        return "serves rows of one query with a head of keys for each of the query's alone"
     return "needs compute capability 8.0" if torch.cuda.get_device_capability(q_THK.device) < (8, 0) else None
 
 

@@ -109,6 +109,9 @@ def look(case: Case, device: Device, skip: frozenset[tuple[str, str]], is_alone:
     return Looked(chain_of(case, overlay, device), tuple(found), tuple(untimed))
 
 
+NOT_ALIKE = 1e9  # where one is not finite, or all zero: JSON knows no infinity
+
+
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any], before: Mapping[str, Tensor]) -> float:
     """The largest over the outputs: relative L2 distance, of what a call changes over the change; of whole
     numbers the share that differs."""
@@ -124,7 +127,8 @@ def _apart(theirs: Any, ours: Any, before: Tensor | None) -> float:
     off = float(torch.linalg.vector_norm(torch.where(is_same, 0, ours - theirs), dtype=torch.float32))
     whole = theirs if before is None else theirs - before
     scale = float(torch.linalg.vector_norm(whole, dtype=torch.float32))
-    return 0.0 if off == 0 else off / scale if scale > 0 and off == off else float("inf")
+    apart = off / scale if scale > 0 else NOT_ALIKE
+    return 0.0 if off == 0 else apart if apart < NOT_ALIKE else NOT_ALIKE
 
 
 def _looked_at(

@@ -8,7 +8,8 @@ A choice is good if it is within BOUND of the best implementation whose results 
 entry is chosen by what a table can tell calls apart by: the kernel's size, the dtype of the first tensor, and
 which implementations take the call. It is the one that is good in the most cases, and of these the fastest,
 with few breaks: a break must make at least one more case good. A kernel whose choices are all good keeps
-its entry, as does one of which the choice itself has no times.
+its entry, as does one of which the choice itself has no times. Where cases are left, sizes below all that
+were timed keep their choice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 import yaml
 
 from fastkernels.errors import FileFormatError, UsageError
+from fastkernels.kernels import registered
 from fastkernels.records import Behind, Contract, TunedRow, TuneReport, TuneSummary, Untimed
 from fastkernels.registry.schema import Choice
 
@@ -143,14 +145,18 @@ def proposals(report: TuneReport) -> list[Proposal]:
     found = uses(report.rows, report.untimed)
     if not found:
         raise UsageError("The report has no case in which the table's choice was timed: nothing is decided")
-    return [_proposal(kernel, several) for kernel, several in found.items()]
+    left = bool(report.summary.left)
+    return [_proposal(kernel, several, left) for kernel, several in found.items()]
 
 
-def _proposal(kernel: str, several: list[Use]) -> Proposal:
+def _proposal(kernel: str, several: list[Use], left: bool) -> Proposal:
     before = tuple(use.behind(kernel, use.chosen) for use in several if not use.is_good(use.chosen))
     if not before:
         return Proposal(kernel, len(several), (), (), ())
-    choices = _choices(several)
+    choices = _choices(kernel, several)
+    least, usual = min((use.size, use.chosen) for use in several)
+    if left and least > 1 and choices[0].use != usual:
+        choices = (Choice(use=usual, max_rows=least - 1), *choices)
     after = tuple(
         use.behind(kernel, name, _inexpressible(use, several))
         for use in several
@@ -185,7 +191,7 @@ def _inexpressible(use: Use, several: Sequence[Use]) -> str:
 # ---------------------------------------------------------------- the best entry
 
 
-def _choices(several: Sequence[Use]) -> tuple[Choice, ...]:
+def _choices(kernel: str, several: Sequence[Use]) -> tuple[Choice, ...]:
     usual = Counter(use.chosen for use in several).most_common(1)[0][0]
     cost, ranges = _ranges(several, usual)
     by_dtype: dict[str, list[Use]] = defaultdict(list)
@@ -202,12 +208,12 @@ def _choices(several: Sequence[Use]) -> tuple[Choice, ...]:
                 for most, order in each[dtype][1]
                 for name in order
             ]
-    return (*found, *_others(found, several))
+    return (*found, *_others(kernel, found, several))
 
 
-def _others(found: Sequence[Choice], several: Sequence[Use]) -> list[Choice]:
-    """Behind those without a condition the others, the faster ones first: for calls that nobody timed, and
-    for machines on which the best is not installed."""
+def _others(kernel: str, found: Sequence[Choice], several: Sequence[Use]) -> list[Choice]:
+    """Behind those without a condition the others, the faster ones first and then those without a time: for
+    calls that nobody timed, and for machines on which the best is not installed."""
     whole = {choice.use for choice in found if choice.max_rows is None and choice.dtype is None}
     if "reference" in whole:  # which takes every call, everywhere
         return []
@@ -215,7 +221,10 @@ def _others(found: Sequence[Choice], several: Sequence[Use]) -> list[Choice]:
     for use in several:
         for name in use.times.keys() - whole - {"reference"}:
             logs[name].append(math.log(use.ratio(name)))
-    return [Choice(use=name) for name in sorted(logs, key=lambda name: sum(logs[name]) / len(logs[name]))]
+    timed = sorted(logs, key=lambda name: sum(logs[name]) / len(logs[name]))
+    every = registered[kernel].names if kernel in registered else ()
+    untimed = [name for name in every if name not in {*timed, *whole, "reference"}]
+    return [Choice(use=name) for name in (*timed, *untimed)]
 
 
 def _ranges(several: Sequence[Use], usual: str) -> tuple[float, list[tuple[int | None, Order]]]:

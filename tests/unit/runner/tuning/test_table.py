@@ -1,6 +1,7 @@
 """From times to a device's table."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -33,9 +34,17 @@ def rows(
     ]  # fmt: skip
 
 
-def report(*several: list[TunedRow], untimed: tuple[Untimed, ...] = ()) -> TuneReport:
+@pytest.fixture(autouse=True)
+def no_others(monkeypatch) -> None:
+    """The kernel has the implementations that a test times."""
+    monkeypatch.setattr(table, "registered", {})
+
+
+def report(
+    *several: list[TunedRow], untimed: tuple[Untimed, ...] = (), left: dict[str, int] | None = None
+) -> TuneReport:
     found = [row for each in several for row in each]
-    summary = table.summarize(found, len(several), {}, 1.0)
+    summary = table.summarize(found, len(several), left or {}, 1.0)
     return TuneReport(
         schema=1, environment=environment("cpu"), request={}, rows=tuple(found), untimed=untimed,
         summary=summary,
@@ -100,6 +109,24 @@ def test_what_cannot_be_captured_serves_eager_calls_and_another_the_captured_one
 def test_behind_the_best_come_the_others_for_machines_and_calls_without_it() -> None:
     cases = [rows("s", 1, "torch", torch=15.0, flash=10.0), rows("l", 64, "torch", torch=15.0, triton=10.0)]
     assert proposed(*cases) == ["flash", "triton", "torch"]
+
+
+def test_what_has_no_time_serves_behind_what_has_one(monkeypatch) -> None:
+    monkeypatch.setattr(
+        table, "registered", {"rms_norm": SimpleNamespace(names=["reference", "liger", "torch"])}
+    )
+    assert proposed(rows("s", 1, "torch", torch=15.0, flash=10.0)) == ["flash", "torch", "liger"]
+
+
+def test_sizes_below_all_that_were_timed_keep_their_choice_where_cases_are_left() -> None:
+    large = rows("l", 64, "torch", torch=15.0, triton=10.0)
+    (found,) = table.proposals(report(large, left={"L1/rms_norm": 3}))
+    assert [(one.use, one.max_rows) for one in found.choices] == [
+        ("torch", 63),
+        ("triton", None),
+        ("torch", None),
+    ]
+    assert proposed(large) == ["triton", "torch"]
 
 
 def test_what_has_no_time_or_other_results_is_not_chosen() -> None:
