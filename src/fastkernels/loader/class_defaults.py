@@ -54,6 +54,10 @@ def _completed(config: Mapping[str, Any], cls: Any) -> dict[str, Any]:
     for name, part in parts.items():
         if isinstance(section := whole.get(name) or {}, Mapping):
             whole[name] = _completed(section, part)
+    # Of a section that may be of any class: the one that the class makes where there is none.
+    for name in cls.sub_configs.keys() - parts.keys() - config.keys():
+        if (section := getattr(cls(), name)) is not None:
+            whole[name] = section.to_dict()
     return whole
 
 

@@ -171,7 +171,9 @@ def test_the_grid_has_room_for_every_tile(counts, tile_m):
 
 
 def test_tiles_grow_with_the_rows_of_an_expert():
-    assert [tile_for(slots, 8).m for slots in (2, 128, 129, 512, 513, 16384)] == [16, 16, 64, 64, 128, 128]
+    slots_of = {16: (2, 32), 32: (33, 128), 64: (129, 512), 128: (513, 16384)}
+    for rows, slots in slots_of.items():
+        assert [tile_for(count, 8).m for count in slots] == [rows, rows]
 
 
 def calls() -> dict[str, tuple]:
