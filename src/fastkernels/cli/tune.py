@@ -133,6 +133,8 @@ def command(
         say(f"every entry stays as it is in {shown(str(of_device))}, and nothing is written")
     else:
         say("nothing is written: this device has no table, and the order in each kernel's file holds")
+    if undecided:
+        say(f"exit code 3: what the table chooses has no time in {len(undecided)} cases")
     raise SystemExit(3 if undecided else 0)
 
 

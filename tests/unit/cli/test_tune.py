@@ -12,7 +12,7 @@ from fastkernels.records import TunedRow, TuneReport, Untimed
 from fastkernels.report import json
 from fastkernels.runner.tuning import run, table
 
-DEVICE = """name: A device
+DEVICE = f"""name: {environment("cpu").device}
 implementations:
   rms_norm: [triton]
   glu: [torch]
@@ -153,3 +153,13 @@ def test_another_kind_of_report_is_refused(text: str, tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["tune", "--from", str(path), "--out", str(tmp_path / "t.yaml")])
     assert found.exit_code == 2
     assert "'kind' must be one of tuning" in found.output
+
+
+def test_out_that_is_another_devices_table_is_refused(tmp_path: Path) -> None:
+    path, out = tmp_path / "r.json", tmp_path / "other.yaml"
+    json.write(report(10.25, 5.0), path)
+    out.write_text("name: Some Other GPU\nimplementations:\n  glu: [torch]\n")
+    found = CliRunner().invoke(main, ["tune", "--from", str(path), "--out", str(out)])
+    assert found.exit_code == 2
+    assert "is the table of Some Other GPU, the report is of" in found.output
+    assert out.read_text().count("\n") == 3

@@ -285,8 +285,15 @@ def entries(path: Path) -> dict[str, Any]:
 def write(table: Mapping[str, Sequence[Choice]], path: Path, report: TuneReport, device: Path) -> None:
     """Put what is decided into a device's file, each entry in place of the one that it has for the kernel;
     everything else stays as it is. A new file begins as a copy of the `device`'s own, where there is one.
-    FileFormatError where an entry would be lost."""
+    FileFormatError where an entry would be lost, UsageError where the file is another device's."""
     environment = report.environment
+    if path.is_file() and path != device:
+        named = {environment.device, _name(device)}
+        if (theirs := _name(path)) not in named:
+            raise UsageError(
+                f"--out {path}: is the table of {theirs}, the report is of {environment.device}. "
+                "Name another file"
+            )
     old = next((file for file in (path, device) if file.is_file()), None)
     text = old.read_text(encoding="utf-8") if old else f"name: {environment.device}\n"
     how = (
@@ -304,6 +311,13 @@ def write(table: Mapping[str, Sequence[Choice]], path: Path, report: TuneReport,
         path.write_text(new, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out {path}: {error.strerror}. Name another file") from error
+
+
+def _name(path: Path) -> str | None:
+    """The device of a table; None where it names none."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    found = re.search(r"^name:[ \t]*(.+?)[ \t]*$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _parsed(text: str) -> dict[str, Any]:
