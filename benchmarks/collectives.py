@@ -23,9 +23,11 @@ could be made, so the time is of eager calls. --sweep times our exchange with ot
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import select
+import signal
 import statistics
 import subprocess
 import sys
@@ -43,7 +45,7 @@ from torch._C._distributed_c10d import FileStore
 sys.path.insert(0, str(Path(__file__).parent))
 
 CALLS, REPLAYS, WARM_UPS = 10, 15, 3
-SILENT_S = 90
+SILENT_S = 30
 HIDDEN = 8192  # of Llama-3.1-70B
 OFF = {torch.bfloat16: 2e-2, torch.float32: 1e-5}  # a result may be, of its norm
 NCCL = {"all_reduce": "torch", "reduce_scatter": "torch", "all_gather": "torch", "all_to_all": "torch"}
@@ -207,6 +209,7 @@ class Call:
 
 def serve(rank: int, ranks: int, store: str, listed: Path, first: int) -> None:
     """Each job from `first` on; the first rank prints a line for each."""
+    faulthandler.register(signal.SIGUSR1)
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     dist.init_process_group(
@@ -273,7 +276,7 @@ def _timed(job: dict[str, Any], rank: int, ranks: int, device: torch.device) -> 
             for _ in range(CALLS):
                 call()
         run = graph.replay
-    except RuntimeError as error:
+    except (KernelError, RuntimeError) as error:
         if rank == 0:
             print(f"not captured: {job}: {error}", file=sys.stderr, flush=True)
         captured, run = False, lambda: [call() for _ in range(CALLS)]
@@ -323,6 +326,9 @@ def outcomes(listed: list[dict[str, Any]], ranks: int, limit_s: float) -> dict[i
             try:
                 why = _listen(processes, found, deadline)
             finally:
+                for process in processes:
+                    process.send_signal(signal.SIGUSR1)  # one that hangs says where
+                time.sleep(0.3)
                 for process in processes:
                     process.kill()
                     process.communicate()

@@ -103,6 +103,9 @@ class Rank:
                 found.append(("ep_dispatch", lambda g=given, f=fp8: self._dispatch(*g, f)))
                 found.append(("expert_parallel", lambda g=given, f=fp8: self._experts(*g, f)))
             found.append(("ep_combine", lambda g=given: self._combine(*g)))
+        # Rows as models have them, which a program takes by several warps.
+        found.append(("ep_dispatch", lambda: self._dispatch(2048, False, False, 4096)))
+        found.append(("ep_combine", lambda: self._combine(2048, False, 4096)))
         return found
 
     def _norm(self, tokens: int, dtype: torch.dtype) -> tuple[Any, ...]:
@@ -119,12 +122,12 @@ class Rank:
             ids = torch.where((ids >= experts - 4) | (self.rank == 0), -1, ids).int()
         return ids, torch.rand(tokens, 2, generator=self.generator, device=self.device)
 
-    def _dispatch(self, tokens: int, nobody: bool, fp8: bool) -> tuple[Any, ...]:
-        return self.drawn(tokens, 512), *self._choices(tokens, nobody), 4 * self.ranks, fp8
+    def _dispatch(self, tokens: int, nobody: bool, fp8: bool, width: int = 512) -> tuple[Any, ...]:
+        return self.drawn(tokens, width), *self._choices(tokens, nobody), 4 * self.ranks, fp8
 
-    def _combine(self, tokens: int, nobody: bool) -> tuple[Any, ...]:
+    def _combine(self, tokens: int, nobody: bool, width: int = 512) -> tuple[Any, ...]:
         ids, _ = self._choices(tokens, nobody)
-        return self.drawn(tokens * self.ranks, 512), ids, 4 * self.ranks, None
+        return self.drawn(tokens * self.ranks, width), ids, 4 * self.ranks, None
 
     def _experts(self, tokens: int, nobody: bool, fp8: bool) -> tuple[Any, ...]:
         ids, weights = self._choices(tokens, nobody)
@@ -200,7 +203,7 @@ class Rank:
             self._noted("all_reduce", "triton", (x,), self._same_bits)
 
     def _same_bits(self, name: str, implementation: str, arguments: Any) -> None:
-        y = kernels.registered[name](*arguments, impl=implementation).view(torch.int16)
+        y = kernels.registered[name](*arguments, impl=implementation).view(torch.int32)  # NCCL sends no int16
         self.wait()
         told = group().gather(y)
         assert all(torch.equal(one, y) for one in told), "other bits on another rank"

@@ -40,7 +40,7 @@ def _library_unsupported(x: Tensor) -> str | None:
         return f"serves float32 and bfloat16, not {str(x.dtype).removeprefix('torch.')}"
     if not x.numel() or x.numel() * x.element_size() % (checks.VECTOR_BYTES * group().size):
         return f"needs a multiple of {checks.VECTOR_BYTES} bytes for each rank"
-    return symmetric.unsupported(x, x.numel() * x.element_size())
+    return symmetric.unsupported_workspace(x.numel() * x.element_size())
 
 
 def _shared(x: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def _kernel(
                 if r == rank:
                     bits = tl.load(x + at, mask=inside, other=0)
                 else:
-                    bits = take(own + r * slot + at, inside)
+                    bits = take(own + r * slot + at, inside, bases + RANKS)
                 sums += bits.to(FLOAT, bitcast=True).to(tl.float32)
             kept = sums.to(FLOAT).to(tl.float32) + tl.load(residual + at, mask=inside, other=0.0).to(
                 tl.float32

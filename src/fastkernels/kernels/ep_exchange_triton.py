@@ -111,7 +111,7 @@ def _signs(bases, half, rank, slot, x, RANKS: tl.constexpr):
             send(slots_of(bases, peer, half + rank * slot, x) + at, one, at >= 0)
         for step in tl.static_range(1, RANKS):
             peer = (rank + step) % RANKS
-            take(slots_of(bases, rank, half + peer * slot, x) + at, at >= 0)
+            take(slots_of(bases, rank, half + peer * slot, x) + at, at >= 0, bases + RANKS)
 
 
 @triton.jit(do_not_specialize=["rank", "tokens", "each"])
@@ -141,7 +141,7 @@ def _dispatch(
                 if r == rank:
                     bits = tl.load(x + row * D + column, mask=inside, other=0)
                 else:
-                    bits = take(own + r * slot + row * D + column, inside)
+                    bits = take(own + r * slot + row * D + column, inside, bases + RANKS)
             tl.store(y + (r * tokens + row) * D + column, bits, mask=inside)
     _signs(bases, half, rank, slot, x, RANKS)
     advance(epochs, epoch, MOST_PROGRAMS)
@@ -174,7 +174,7 @@ def _combine(
                 if r == rank:
                     bits = tl.load(x + (rank * tokens + row) * D + column, mask=inside, other=0)
                 else:
-                    bits = take(own + r * slot + row * D + column, inside)
+                    bits = take(own + r * slot + row * D + column, inside, bases + RANKS)
                 sums += bits.to(FLOAT, bitcast=True).to(tl.float32)
         added = sums.to(FLOAT).to(x.dtype.element_ty, bitcast=True)
         tl.store(y + row * D + column, added, mask=inside)

@@ -48,9 +48,9 @@ class Tile(NamedTuple):
 
 # By bytes of a slot, at most: small ones spread over as many processors as possible.
 TILES = (
-    (1 << 17, Tile(2048, 4, 0, 128)),
-    (1 << 20, Tile(8192, 8, 0, 128)),
-    (1 << 62, Tile(16384, 16, 2, 128)),
+    (1 << 18, Tile(2048, 4, 0, 128)),
+    (1 << 23, Tile(8192, 16, 1, 128)),
+    (1 << 62, Tile(16384, 16, 4, 128)),
 )
 
 
@@ -74,17 +74,16 @@ def unsupported(kernel: str, x: Tensor, *rest: Any) -> str | None:
     return symmetric.unsupported(x, count * x.element_size())
 
 
-def all_reduce(x: Tensor, y: Tensor | None = None, programs: int | None = None) -> Tensor:
-    """y: where the sum goes, contiguous. programs: at most so many, where others need the processors."""
+def all_reduce(x: Tensor) -> Tensor:
     x, here = x.contiguous(), group()
-    y = torch.empty_like(x) if y is None else y
+    y = torch.empty_like(x)
     if in_two_steps(x, here.size):
         part = _part(x, here.size)
         own = x.new_empty(min(part, x.numel() - here.rank * part))
-        _exchange(x, own, part, splits=True, adds=True, programs=programs)
-        _exchange(own, y, part, splits=False, adds=False, programs=programs)
+        _exchange(x, own, part, splits=True, adds=True)
+        _exchange(own, y, part, splits=False, adds=False)
     else:
-        _exchange(x, y, x.numel(), splits=False, adds=True, programs=programs)
+        _exchange(x, y, x.numel(), splits=False, adds=True)
     return y
 
 
@@ -119,14 +118,12 @@ def _part(x: Tensor, ranks: int) -> int:
     return ceil_div(ceil_div(x.numel(), ranks), line) * line
 
 
-def _exchange(
-    x: Tensor, y: Tensor, count: int, splits: bool, adds: bool, programs: int | None = None
-) -> None:
+def _exchange(x: Tensor, y: Tensor, count: int, splits: bool, adds: bool) -> None:
     """count: elements of a part; the last part may have fewer, and none of them none."""
     shared = symmetric.arena(count * x.element_size(), x.device)
     tile = tile_of(count * x.element_size())
     bits, elements = TRANSFERRED[x.dtype], tile.bytes // x.element_size()
-    programs = min(programs or tile.programs, ceil_div(count, elements))
+    programs = min(tile.programs, ceil_div(count, elements))
     _kernel[(programs,)](
         x.view(bits),
         y.view(bits),
@@ -177,7 +174,7 @@ def _kernel(
                 if r == rank:
                     bits = tl.load(x + rank * count * SPLITS + at, mask=inside, other=0)
                 else:
-                    bits = take(own + r * slot + at, inside)
+                    bits = take(own + r * slot + at, inside, bases + RANKS)
                 if ADDS:
                     sums += bits.to(FLOAT, bitcast=True).to(tl.float32)
                 else:
@@ -208,11 +205,23 @@ def send(slot, bits, mask):
 
 
 @triton.jit
-def take(slot, mask):
-    """From another rank, once all of it is there; the slot is free again."""
+def take(slot, mask, waits, LOOKS: tl.constexpr = 4096):
+    """From another rank, once all of it is there; the slot is free again. waits: where the address lies of a
+    number that is 0 once no more will come; a program looks there every few milliseconds.
+
+    The barrier is for tensors of fewer elements than the program has threads: several warps then look for the
+    same element, and the first to see it would take it from the others.
+    """
     bits = tl.load(slot, mask=mask, other=0, volatile=True)
-    while tl.max((bits == -1).to(tl.int32), 0) != 0:
+    absent = tl.max((bits == -1).to(tl.int32), 0)
+    looks, waiting = 0, 1
+    while absent != 0:
         bits = tl.load(slot, mask=mask, other=0, volatile=True)
+        looks += 1
+        if looks % LOOKS == 0:
+            waiting = tl.load(tl.load(waits).to(tl.pointer_type(tl.int32)), volatile=True)
+        absent = tl.max((bits == -1).to(tl.int32) * waiting, 0)
+    tl.debug_barrier()
     tl.store(slot, tl.full(bits.shape, -1, bits.dtype), mask=mask)
     return bits
 

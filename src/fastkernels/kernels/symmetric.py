@@ -1,7 +1,7 @@
 """Memory that the GPUs of a group share: what a kernel of one rank stores there, the others load from theirs.
 
     shared = arena(slot_bytes, device)      the same call on every rank; made once, 128 MiB and more
-    unsupported(x)                          why there can be none for this call
+    unsupported(x, slot_bytes)              why there can be none for this call
 
 An arena of R ranks is, on every rank, two halves of R slots each, one for what each rank sends, and a count
 of launches. It is full of bytes 0xFF where nothing has arrived: exchange_triton.py says how that replaces
@@ -33,13 +33,16 @@ ABSENT = 0xFF
 
 @dataclass(frozen=True)
 class Arena:
-    """bases: int64 [R], where each rank's slots begin. epochs: int32 [MOST_PROGRAMS]. slot: bytes."""
+    """bases: int64 [R + 1], where each rank's slots begin, and behind them where `waits` lies.
+    epochs: int32 [MOST_PROGRAMS]. slot: bytes. waits: int32 [1] that the host may set to 0: nobody comes any more.
+    """
 
     rank: int
     ranks: int
     slot: int
     bases: Tensor
     epochs: Tensor
+    waits: Tensor
     kept: Any  # this rank's memory and what maps the others'
 
 
@@ -63,15 +66,33 @@ def _own() -> _Memory:
     return _memory
 
 
+def unshared() -> str | None:
+    """Why the ranks share no memory."""
+    return not_distributed() or _unshared(group().size)
+
+
 def unsupported(x: Tensor, slot_bytes: int) -> str | None:
     """Why no arena with slots of this size serves a call with x; the same answer on every rank."""
-    here = group()
-    if reason := not_distributed() or _unshared(here.size):
+    if reason := unshared():
         return reason
+    here = group()
     half = _half(slot_bytes, here.size)
     if half > MOST_BYTES:
         return f"{here.size} slots of {slot_bytes} bytes are more than {MOST_BYTES}"
-    if half not in _own().arenas and torch.cuda.is_current_stream_capturing():
+    return None if half in _own().arenas else _captured()
+
+
+def unsupported_workspace(size: int) -> str | None:
+    """Why there is no workspace of `size` bytes; the same answer on every rank."""
+    if reason := unshared():
+        return reason
+    if size > MOST_BYTES:
+        return f"{size} bytes are more than {MOST_BYTES}"
+    return None if any(len(memory) >= size for memory, _ in _own().workspaces) else _captured()
+
+
+def _captured() -> str | None:
+    if torch.cuda.is_current_stream_capturing():
         return "its memory is set up by a call of this size that is not captured"
     return None
 
@@ -95,15 +116,22 @@ def arena(slot_bytes: int, device: torch.device) -> Arena:
     if (found := arenas.get(half)) is None:
         memory, handle = _shared(2 * half, device)
         places = [handle.get_buffer(r, (2 * half,), torch.uint8).data_ptr() for r in range(here.size)]
-        bases = torch.tensor(places, dtype=torch.int64, device=device)
+        waits = torch.ones(1, dtype=torch.int32, pin_memory=True)  # which the GPU reads where it lies
+        bases = torch.tensor([*places, waits.data_ptr()], dtype=torch.int64, device=device)
         memory.fill_(ABSENT)
         epochs = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
         slot = half // here.size // LINE * LINE
-        found = Arena(here.rank, here.size, slot, bases, epochs, (memory, handle))
+        found = Arena(here.rank, here.size, slot, bases, epochs, waits, (memory, handle))
         torch.cuda.synchronize(device)
         dist.barrier()
         arenas[half] = found
     return found
+
+
+def abandon() -> None:
+    """Other ranks are gone: kernels that wait for them end, with results that are of no use."""
+    for one in _memory.arenas.values():
+        one.waits.zero_()
 
 
 def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
@@ -120,8 +148,9 @@ def workspace(size: int, device: torch.device) -> tuple[Tensor, Any]:
 
 @lru_cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Of what travels while others compute: one, so that every rank's launches there have one order."""
-    return torch.cuda.Stream(device)
+    """Of what travels while others compute: one, so that every rank's launches there have one order. What it
+    launches takes the next processor that is free, before what a product still has to launch."""
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def group_name() -> Any:

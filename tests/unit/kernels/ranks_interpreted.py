@@ -62,12 +62,15 @@ def _fork(rank: int, memory: list[Tensor], scratch: list[Tensor], store: str) ->
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         size = len(memory)
         dist.init_process_group("gloo", store=FileStore(store, size), rank=rank, world_size=size)
-        bases = torch.tensor([one.data_ptr() for one in memory])
+        waits = torch.ones(1, dtype=torch.int32)
+        bases = torch.tensor([one.data_ptr() for one in (*memory, waits)])
         epochs = torch.zeros(symmetric.MOST_PROGRAMS, dtype=torch.int32)
-        shared = symmetric.Arena(rank, size, HALF // size // 16 * 16, bases, epochs, memory[rank])
+        shared = symmetric.Arena(rank, size, HALF // size // 16 * 16, bases, epochs, waits, memory[rank])
         symmetric.arena = lambda slot_bytes, device: _of_size(shared, slot_bytes)
         symmetric.unsupported = lambda x, slot_bytes: None
+        symmetric.unshared = lambda: "no library runs here"
         exchange_triton.TWO_STEPS_FROM = dict.fromkeys(range(3, 9), 4096)
+        parallel_gemm_overlap.ROWS_OF_A_PIECE = 2  # several pieces
         _fake_streams()
         symmetric.workspace = lambda size, device: (scratch[rank], _Handle(scratch))
         with use_group(Distributed()):
@@ -76,6 +79,10 @@ def _fork(rank: int, memory: list[Tensor], scratch: list[Tensor], store: str) ->
                 _check_overlap(rank, turn)
         assert bool((memory[rank] == symmetric.ABSENT).all()), "a slot was left full"
         dist.barrier()
+        waits.zero_()
+        with use_group(Distributed()):
+            if rank == 0:  # what the others would send does not come, and is not waited for
+                kernels.registered["all_reduce"](torch.ones(8), impl="triton")
         status = 0
     except BaseException:
         import traceback
@@ -99,7 +106,7 @@ class _Handle:
 def _fake_streams() -> None:
     """On a CPU everything happens in the order in which it is asked for."""
     cuda: Any = torch.cuda
-    cuda.Stream = cuda.Event = cuda.current_stream = lambda *_: types.SimpleNamespace(
+    cuda.Stream = cuda.Event = cuda.current_stream = lambda *_, **__: types.SimpleNamespace(
         wait_stream=lambda _: None, wait_event=lambda _: None, record=lambda _: None
     )
     cuda.stream = lambda _: contextlib.nullcontext()
@@ -145,6 +152,9 @@ def _check_overlap(rank: int, turn: int) -> None:
     for name in ("gemm_all_reduce", "gemm_reduce_scatter", "all_gather_gemm"):
         expected = kernels.registered[name](x, weight, impl="reference")
         torch.testing.assert_close(getattr(parallel_gemm_overlap, name)(x, weight), expected)
+    uneven = torch.randn(4 * size + 3, 8, generator=generator)
+    expected = kernels.registered["gemm_all_reduce"](uneven, weight, impl="reference")
+    torch.testing.assert_close(parallel_gemm_overlap.gemm_all_reduce(uneven, weight), expected)
     experts, weights = 2 * size, torch.rand(7, 2, generator=generator)
     tokens = torch.randn(7, 32, generator=generator)
     ids = torch.rand(7, experts, generator=generator).argsort(1)[:, :2].int()

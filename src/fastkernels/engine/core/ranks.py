@@ -38,6 +38,7 @@ from fastkernels.engine.core.plan import Admission, Plan
 from fastkernels.engine.core.request import Request
 from fastkernels.errors import MachineError, UsageError
 from fastkernels.kernels import base as kernels
+from fastkernels.kernels import symmetric
 from fastkernels.kernels.group import use_group
 from fastkernels.nn.partition import use_partition
 
@@ -348,6 +349,7 @@ def _abandon_the_group(device_type: str) -> None:
     if device_type == "cpu":
         dist.destroy_process_group()
         return
+    symmetric.abandon()
     aborting = threading.Thread(target=dist.distributed_c10d._abort_process_group, daemon=True)
     aborting.start()
     aborting.join(_END_S)
