@@ -180,7 +180,7 @@ def call_name(pattern: str, names: Line, inputs: Line) -> str:
 
 
 def case_id(variant: str, provenance: Mapping[str, str], called: str, dtype: DType) -> str:
-    """`qkv-llama-8b-T2048-K4096-bf16`; a case that no architecture makes is called as its task's entry says."""
+    """`qkv-llama-8b-T2048-K4096-bf16`; a case that no architecture makes is called as its task says."""
     if provenance["architecture"] == REGISTRY:
         return called
     of = "" if variant == "default" else f"{variant}-"

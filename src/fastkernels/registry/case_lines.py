@@ -16,6 +16,7 @@ from typing import Any
 from fastkernels.errors import UsageError
 from fastkernels.records import REGISTRY, Batch, Case, TensorSpec
 from fastkernels.registry.case_files import HELD_OUT, OWN, Line, call_name, case_id, reshaped, tokens_of
+from fastkernels.registry.case_of_call import by_tokens
 from fastkernels.registry.schema import TaskEntry
 
 Place = tuple[str, ...]  # where a line says something: ("calls",), ("init", "bias")
@@ -41,7 +42,9 @@ class _Row:
 
 def render(entry: TaskEntry, cases: Sequence[Case]) -> str:
     """The text of the file of a task's cases."""
-    names = {variant: _names([case for case in cases if case.variant == variant]) for variant in entry.variants}
+    names = {
+        variant: _names([case for case in cases if case.variant == variant]) for variant in entry.variants
+    }
     rows = [_row(entry, case, names[case.variant]) for case in cases]
     of_file = {variant: _form(own) for variant, own in _by_variant(rows).items()}
     lines = [_line({"form": v}, form, _DEFAULTS) for v, form in of_file.items() if form != _DEFAULTS]
@@ -102,7 +105,11 @@ def _votes(place: Place, rows: Sequence[_Row]) -> Counter[str]:
 def _places(says: Sequence[Says]) -> list[Place]:
     """In the order of the case that says most. The tokens are each case's own."""
     longest_first = sorted(says, key=len, reverse=True)
-    return [place for place in dict.fromkeys(p for one in longest_first for p in one) if place not in _EACH_ITS_OWN]
+    return [
+        place
+        for place in dict.fromkeys(p for one in longest_first for p in one)
+        if place not in _EACH_ITS_OWN
+    ]
 
 
 # ---------------------------------------------------------------- lines
@@ -158,7 +165,7 @@ def _row(entry: TaskEntry, case: Case, names: dict[Axis, str]) -> _Row:
 
 
 def _called(entry: TaskEntry, case: Case) -> tuple[str, str]:
-    """The part of its id that is its own; and the same in terms of its arguments, where the label makes it."""
+    """The part of its id that is its own; and this in terms of its arguments, where the label makes it."""
     whole = case_id(case.variant, case.provenance.model_dump(), "*", case.dtype)
     before, _, after = whole.partition("*")
     called = case.id.removeprefix(before).removesuffix(after)
@@ -200,19 +207,23 @@ def _names(cases: Sequence[Case]) -> dict[Axis, str]:
     """What the axes of inputs are called that have the size of the tokens, or of an init argument, in all."""
     found: dict[Axis, list[str]] = {}
     for case in cases:
-        sizes = {"T": _tokens(case)} | {name: value for name, value in case.init.items() if type(value) is int}
+        numbers = {name: value for name, value in case.init.items() if type(value) is int}
+        sizes = {"T": _tokens(case), **numbers}
         for name, spec in case.inputs.items():
-            for axis, size in enumerate(spec.shape if isinstance(spec, TensorSpec) else ()):
-                place = (name, len(spec.shape), axis)
+            shape = spec.shape if isinstance(spec, TensorSpec) else ()
+            for axis, size in enumerate(shape):
+                place = (name, len(shape), axis)
                 found[place] = [n for n in found.get(place, sizes) if sizes.get(n) == size]
     # Tokens come first in a shape: another axis is called so only where nothing else has its size.
-    return {place: min(names, key=lambda n: (n == "T") != (place[2] == 0)) for place, names in found.items() if names}
+    return {
+        place: min(names, key=lambda n: (n == "T") != (place[2] == 0))
+        for place, names in found.items()
+        if names
+    }
 
 
 def _tokens(case: Case) -> int:
-    """The first size of its first tensor; the last of positions on several axes."""
-    first = next(spec for spec in case.inputs.values() if isinstance(spec, TensorSpec))
-    return first.shape[-1 if first.draw.startswith("step.positions") else 0]
+    return by_tokens(next(spec for spec in case.inputs.values() if isinstance(spec, TensorSpec)))[0]
 
 
 def _text(value: Any) -> str:
