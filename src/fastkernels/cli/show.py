@@ -26,7 +26,7 @@ _MANY = 40  # cases: whoever gets more is told how to get fewer
 @click.argument("name")
 @options.narrowing("--architecture", metavar="A", help="Only a task's cases of this architecture.")
 @options.case
-@options.narrowing("--size", type=click.Choice(["tiny", "full"]), help="Only a task's cases of this size.")
+@options.narrowing("--size", type=options.Choice(["tiny", "full"]), help="Only a task's cases of this size.")
 @options.narrowing("--phase", metavar="P", help="Only a task's cases of this phase: prefill, decode, ...")
 @click.option("--timed", is_flag=True, help="Only a task's cases that are timed.")
 @json_option
