@@ -128,7 +128,7 @@ def test_maps_queries_and_boxes(size: tuple[int, int, int], implementation: str 
         lambda model: setattr(model.decoder.layers[1].encoder_attn, "offset_scale", 1.0),
         lambda model: setattr(model.decoder.layers[0].encoder_attn, "n_points", 3),
         lambda model: setattr(model.decoder.layers[0].self_attn.attn, "scale", 1.0),
-        lambda model: model.decoder.bbox_embed[0].layers[2].linear.weight.zero_(),
+        lambda model: model.decoder.bbox_head[0].layers[2].linear.weight.zero_(),
         lambda model: setattr(model.decoder.refine, "forward", lambda deltas, boxes: deltas.sigmoid()),
         lambda model: model.decoder.query_pos_head.layers[1].linear.weight.mul_(0.99),
         lambda model: model.encoder.fpn_blocks[0].bottlenecks[1].bias.add_(0.01),

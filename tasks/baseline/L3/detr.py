@@ -200,11 +200,11 @@ class Decoder(nn.Module):
             for _ in range(decoder_layers)
         )
         self.query_pos_head = LayeredMLP(4, [2 * d_model, d_model], activation_on_last=False)
-        self.bbox_embed = nn.ModuleList(
+        self.bbox_head = nn.ModuleList(
             LayeredMLP(d_model, [d_model, d_model, 4], activation_on_last=False)
             for _ in range(decoder_layers)
         )
-        self.class_embed = Linear(d_model, num_labels, bias=True)
+        self.score_head = Linear(d_model, num_labels, bias=True)
         self.refine = BoxRefine()
 
     def forward(
@@ -218,11 +218,11 @@ class Decoder(nn.Module):
         reference_points [B, Q, 4], spatial_shapes_list rows and columns of each map -> logits [B, Q, C], boxes
         [B, Q, 4]"""
         q_BQE = inputs_embeds
-        for layer, bbox_embed in zip(self.layers, self.bbox_embed):
+        for layer, bbox_head in zip(self.layers, self.bbox_head):
             position_BQE = self.query_pos_head(reference_points.to(q_BQE.dtype))
             q_BQE = layer(q_BQE, position_BQE, reference_points, spatial_shapes_list, encoder_hidden_states)
-            reference_points = self.refine(bbox_embed(q_BQE), reference_points)
-        return self.class_embed(q_BQE), reference_points
+            reference_points = self.refine(bbox_head(q_BQE), reference_points)
+        return self.score_head(q_BQE), reference_points
 
 
 def positions(rows: int, columns: int, width: int, temperature: float, device: torch.device) -> Tensor:
