@@ -10,6 +10,7 @@ from fastkernels.kernels.all_gather import all_gather as all_gather
 from fastkernels.kernels.all_reduce import all_reduce as all_reduce
 from fastkernels.kernels.all_reduce_norm import all_reduce_norm as all_reduce_norm
 from fastkernels.kernels.all_to_all import all_to_all as all_to_all
+from fastkernels.kernels.avg_pool2d import avg_pool2d as avg_pool2d
 from fastkernels.kernels.base import Implementation as Implementation
 from fastkernels.kernels.base import Kernel as Kernel
 from fastkernels.kernels.base import registered as registered
@@ -19,6 +20,7 @@ from fastkernels.kernels.base import use as use
 from fastkernels.kernels.bias_activation import bias_activation as bias_activation
 from fastkernels.kernels.bitnet_linear import bitnet_linear as bitnet_linear
 from fastkernels.kernels.box_decode import box_decode as box_decode
+from fastkernels.kernels.box_refine import box_refine as box_refine
 from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
 from fastkernels.kernels.clamped_glu import clamped_glu as clamped_glu
@@ -29,6 +31,7 @@ from fastkernels.kernels.conv2d_activation import conv2d_activation_mean as conv
 from fastkernels.kernels.conv_transpose1d import conv_transpose1d as conv_transpose1d
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
+from fastkernels.kernels.deformable_sampling import deformable_sampling as deformable_sampling
 from fastkernels.kernels.delta_rule import chunk_delta_rule as chunk_delta_rule
 from fastkernels.kernels.delta_rule import recurrent_delta_rule as recurrent_delta_rule
 from fastkernels.kernels.dense_attention import dense_attention as dense_attention
@@ -126,6 +129,7 @@ from fastkernels.kernels.tile_intersection import isect_offset_encode as isect_o
 from fastkernels.kernels.tile_intersection import isect_tiles as isect_tiles
 from fastkernels.kernels.token_shift import token_shift as token_shift
 from fastkernels.kernels.token_shift import token_shift_update as token_shift_update
+from fastkernels.kernels.top_cells import top_cells as top_cells
 from fastkernels.kernels.top_detections import top_detections as top_detections
 from fastkernels.kernels.topk_scores import topk_scores as topk_scores
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax

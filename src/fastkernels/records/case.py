@@ -169,7 +169,7 @@ class Case(Record):
     size: Size
     dtype: DType
     init: dict[str, Any]
-    inputs: dict[str, TensorSpec | bool | int | float | str | None]
+    inputs: dict[str, TensorSpec | bool | int | float | str | list[list[int]] | None]
     batch: Batch | None = None
     routing: Routing | None = None
     provenance: Provenance
