@@ -53,9 +53,7 @@ _cross_entropy = Kernel(
 )
 
 
-def cross_entropy(
-    logits_TV: Tensor, targets_T: Tensor, *, impl: str | None = None
-) -> tuple[Tensor, Tensor]:
+def cross_entropy(logits_TV: Tensor, targets_T: Tensor, *, impl: str | None = None) -> tuple[Tensor, Tensor]:
     """(nll [T] at least float32, dx [T, V] in the dtype of the logits). targets: int64, each within
     0 .. V - 1. Raises KernelError when `impl` cannot serve the call."""
     return _cross_entropy(logits_TV, targets_T, impl=impl)

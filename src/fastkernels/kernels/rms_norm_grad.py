@@ -27,9 +27,7 @@ def _reference(
     return (dx_TD if residual_TD is None else dx_TD + residual_TD.to(dtype)).to(dy_TD.dtype).contiguous()
 
 
-def _torch(
-    dy_TD: Tensor, x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None
-) -> Tensor:
+def _torch(dy_TD: Tensor, x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None) -> Tensor:
     """In fewer passes over memory: dx = w dy r - x c, where c is a number of each row."""
     dtype = torch.promote_types(dy_TD.dtype, torch.float32)
     x, slope_TD = x_TD.to(dtype), dy_TD * weight_D.to(dtype)

@@ -32,14 +32,16 @@ STAGES = 2
 
 def unsupported(kernel: str, *args: Tensor | float) -> str | None:
     tensors = [x for x in args if isinstance(x, Tensor)]
+    if kernel == "sliding_attention_grad":
+        *tensors, lse_TH = tensors
+        if lse_TH.dtype != torch.float32:
+            return f"reads logarithms of float32, not {lse_TH.dtype}"
+        if not (tensors[0].is_contiguous() and tensors[4].is_contiguous() and lse_TH.is_contiguous()):
+            return "needs contiguous gradients, outputs and logarithms"
     if any(x.stride(-1) != 1 for x in tensors):
         return "needs a contiguous last dimension"
     if (head_dim := tensors[0].shape[-1]) > 128:
         return f"serves head dimensions up to 128, not {head_dim}"
-    if kernel == "sliding_attention_grad":
-        *tensors, lse_TH = tensors
-        if lse_TH.dtype != torch.float32 or not all(x.is_contiguous() for x in (tensors[0], tensors[4], lse_TH)):
-            return "needs contiguous gradients and outputs, and float32 logarithms"
     return checks.not_float32_compute(*tensors)
 
 
