@@ -1,5 +1,5 @@
-"""Our TTT-E2E against its equations in float64 with torch.autograd (ttt_equations.py), float32 on the CPU, the tiny model
-with random weights: with every gradient clipped, and with none."""
+"""Our TTT-E2E against its equations in float64 with torch.autograd (ttt_equations.py), float32 on the CPU,
+the tiny model with random weights: with every gradient clipped, and with none."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_without_learning_the_text_is_read_as_by_any_decoder():
 
 
 def test_the_gradient_is_a_difference_of_losses():
-    """The suffix's gradient against central differences of the equations' loss, some weights of each matrix."""
+    """The suffix's gradient against central differences of the equations' loss, some weights of each
+    matrix."""
     reader, ids = equations(), text(16)
     prime = reader.prime()
     h = reader.weights[f"{MODEL}wte.weight"][ids]

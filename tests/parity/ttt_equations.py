@@ -1,5 +1,5 @@
-"""TTT-E2E from its equations, with the names of its checkpoint's tensors: whole matrices of scores, no caches of keys
-but those that a chunk is given, and torch.autograd for the step; no modules."""
+"""TTT-E2E from its equations, with the names of its checkpoint's tensors: whole matrices of scores, no caches
+of keys but those that a chunk is given, and torch.autograd for the step; no modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ MODEL = "language_model.model."
 
 @dataclass
 class Reader:
-    """wrong: one of WRONG, a mistake that implementations make. norms: of the gradients of the last sequence."""
+    """wrong: one of WRONG, a mistake that implementations make. norms: of the gradients of the last
+    sequence."""
 
     weights: Mapping[str, Tensor]
     config: Mapping[str, Any]

@@ -3,8 +3,8 @@
     n = sqrt(sum_p g[p]^2)
     y[p] = w[p] - lr g[p] min(1, most / n)
 
-P parameters, of any number of matrices in one tensor. In the dtype of w, at least float32; nothing keeps n from
-being 0, where the step is too.
+P parameters, of any number of matrices in one tensor. In the dtype of w, at least float32; nothing keeps n
+from being 0, where the step is too.
 """
 
 from __future__ import annotations

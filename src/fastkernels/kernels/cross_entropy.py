@@ -3,7 +3,8 @@
     nll[t] = log sum_v exp(x[t, v]) - x[t, i]                               i = targets[t]
     dx[t, v] = (exp(x[t, v]) / sum_u exp(x[t, u]) - [v = i]) / T
 
-T rows · V vocabulary. In float32 (float64 stays float64), which nll keeps; dx is rounded once to the dtype of x.
+T rows · V vocabulary. In float32 (float64 stays float64), which nll keeps; dx is rounded once to the dtype of
+x.
 """
 
 from __future__ import annotations

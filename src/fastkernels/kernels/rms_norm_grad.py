@@ -3,8 +3,8 @@
     n = x r,  r = 1 / sqrt(mean(x^2) + eps)
     dx = r (w dy - n mean(w dy n)) + residual
 
-T tokens · D hidden. All of it in float32 (float64 stays float64), rounded once to the dtype of dy. The residual
-is the gradient of what the norm's input was also used for.
+T tokens · D hidden. All of it in float32 (float64 stays float64), rounded once to the dtype of dy. The
+residual is the gradient of what the norm's input was also used for.
 """
 
 from __future__ import annotations

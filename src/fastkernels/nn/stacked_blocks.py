@@ -16,8 +16,8 @@ from fastkernels.nn.misfits import Misfits
 
 @dataclass(frozen=True)
 class StackedBlocks:
-    """stacks: what stands before the names of stacked tensors. as_they_are: ends of the names of matrices whose
-    inputs are rows in the model, too."""
+    """stacks: what stands before the names of stacked tensors. as_they_are: ends of the names of matrices
+    whose inputs are rows in the model, too."""
 
     stacks: tuple[str, ...]
     as_they_are: tuple[str, ...] = ()

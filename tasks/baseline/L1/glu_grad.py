@@ -2,7 +2,8 @@
 
     dx = [dy b s (1 + a (1 - s)) | dy a s]                s = 1 / (1 + exp(-a)),  x = [a | b]
 
-T tokens, F features of a half; the gate half a comes first. Computed in at least float32; dx has the dtype of x.
+T tokens, F features of a half; the gate half a comes first. Computed in at least float32; dx has the dtype of
+x.
 Mirrors liger_kernel.ops.swiglu.swiglu_backward, whose halves are two tensors.
 """
 

@@ -3,8 +3,8 @@
     input     dx = dy W
     weight    dW = dy^T x
 
-T tokens, x [T, K], W [N, K], y [T, N]. Products accumulate in at least float32. dx has the dtype of dy; dW keeps
-float32, because small steps add up.
+T tokens, x [T, K], W [N, K], y [T, N]. Products accumulate in at least float32. dx has the dtype of dy; dW
+keeps float32, because small steps add up.
 Mirrors the two products of torch.nn.functional.linear's backward, torch.mm.
 """
 

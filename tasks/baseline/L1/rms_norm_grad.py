@@ -4,8 +4,8 @@
     dx = (w dy - n mean(w dy n)) / sqrt(mean(x^2) + eps)
     dx = ... + residual                                   what the norm's input was also used for
 
-T tokens, D hidden. Computed in at least float32; dx has the dtype of dy. The weight w is not learnt: it has no
-gradient.
+T tokens, D hidden. Computed in at least float32; dx has the dtype of dy. The weight w is not learnt: it has
+no gradient.
 Mirrors torch.ops.aten._fused_rms_norm_backward, which has no residual.
 """
 

@@ -4,8 +4,9 @@
     o[i] = sum_j exp(s[i, j] - lse[i]) v[j],  lse[i] = log sum_j exp(s[i, j])
     grad: dq, dk, dv of the T queries and of the last T keys and values; the others are constants
 
-T tokens, the last of S whose keys and values are given, W keys of a window (the query's own included), H heads,
-K head size. Softmax and sums in at least float32, which lse keeps; the others have the dtype of the query.
+T tokens, the last of S whose keys and values are given, W keys of a window (the query's own included), H
+heads, K head size. Softmax and sums in at least float32, which lse keeps; the others have the dtype of the
+query.
 Mirrors flash_attn.flash_attn_func with causal, window_size=(W - 1, 0) and return_attn_probs, and the backward
 that it registers.
 """

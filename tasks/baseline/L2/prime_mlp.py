@@ -4,9 +4,9 @@
     dh = dy Wd^T,  g = glu_grad(dh, [a | b])
     dx = g Wgu,  dW = [g^T x; h^T dy]                     [a | b] and h are computed again
 
-T tokens, D hidden, F intermediate. The state W [3F, D] is [Wgu; Wd]: gate, up, and Wd [F, D] with inputs as rows.
-It is given in the dtype of x, whatever it is kept in; dW is at least float32. Rounded to the dtype of x after each
-other product and the gate.
+T tokens, D hidden, F intermediate. The state W [3F, D] is [Wgu; Wd]: gate, up, and Wd [F, D] with inputs as
+rows. It is given in the dtype of x, whatever it is kept in; dW is at least float32. Rounded to the dtype of x
+after each other product and the gate.
 Mirrors the feed_forward_prime of a block of ttt.model.transformer.MetaModel, and jax.vjp of it.
 """
 

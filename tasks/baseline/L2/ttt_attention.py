@@ -1,5 +1,5 @@
-"""Attention block over a window of a sequence that comes in chunks: project, normalise, rotate, store, attend; and
-its gradient by the chunk.
+"""Attention block over a window of a sequence that comes in chunks: project, normalise, rotate, store,
+attend; and its gradient by the chunk.
 
     [q | k | v] = x Wqkv^T
     q, k = rope(rms_norm(q; w_q)), rope(rms_norm(k; w_k))             over each head, then by place
@@ -8,10 +8,11 @@ its gradient by the chunk.
     grad: do = dy Wo;  dq, dk, dv = attention_grad(do);  dx = [norm_grad(rope^-1(dq, dk)) | dv] Wqkv
 
 T tokens, the last of the S whose keys and values the caches hold, D hidden, H heads, K head size, W keys of a
-window; scale 1/sqrt(K). Keys and values of earlier chunks are constants, and so are the weights. A rotation back is
-the one by the negative angle. Rounded to the dtype of x after each product, norm, rotation and attention.
-Mirrors the seq_modeling_block of a block of ttt.model.transformer.MetaModel, which caches keys before they are
-rotated, by places that count from the first cached key: their differences, and so y, are the same.
+window; scale 1/sqrt(K). Keys and values of earlier chunks are constants, and so are the weights. A rotation
+back is the one by the negative angle. Rounded to the dtype of x after each product, norm, rotation and
+attention.
+Mirrors the seq_modeling_block of a block of ttt.model.transformer.MetaModel, which caches keys before they
+are rotated, by places that count from the first cached key: their differences, and so y, are the same.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class TTTAttention(nn.Module):
     def forward(
         self, hidden_states: Tensor, rotary_emb: Tensor, key_cache: Tensor, value_cache: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """hidden_states [T, D], rotary_emb [T, K], caches [S, H, K], of which the last T are written ->
-        y [T, D], and what the gradient needs: qkv [T, 3, H, K], rotated query and output [T, H, K], lse [T, H]"""
+        """hidden_states [T, D], rotary_emb [T, K], caches [S, H, K], of which the last T are written -> y [T,
+        D], and what the gradient needs: qkv [T, 3, H, K], rotated query and output [T, H, K], lse [T, H]"""
         qkv_T3HK = self.qkv_proj(hidden_states).unflatten(-1, self.heads)
         q, k, v = qkv_T3HK.unbind(1)
         q_1THK, k_1THK = self.rope(self.q_norm(q)[None], self.k_norm(k)[None], rotary_emb)
@@ -82,8 +83,8 @@ class TTTAttentionGrad(nn.Module):
         k_norm_weight: Tensor,
         o_weight: Tensor,
     ) -> Tensor:
-        """grad_output [T, D], what the forward kept, rotary_emb [T, K], caches [S, H, K], weights [3 H K, D], [K],
-        [K] and [D, H K] -> [T, D]"""
+        """grad_output [T, D], what the forward kept, rotary_emb [T, K], caches [S, H, K], weights [3 H K, D],
+        [K], [K] and [D, H K] -> [T, D]"""
         do_THK = self.o_grad(grad_output, o_weight).unflatten(-1, self.heads)
         dq, dk, dv = self.attn_grad(do_THK, query, key_cache, value_cache, output, softmax_lse)
         cos_TJ, sin_TJ = rotary_emb.chunk(2, dim=-1)

@@ -3,8 +3,8 @@
     a = h + rms_norm(attention(rms_norm(h; w_in)); w_behind)
     y = a + rms_norm(mlp(rms_norm(a; w_ffn)); w_ffn_behind)
 
-T tokens, the last of the S whose keys and values the caches hold, D hidden, H heads, K head size. Rounded to the
-dtype of h after each norm and sum.
+T tokens, the last of the S whose keys and values the caches hold, D hidden, H heads, K head size. Rounded to
+the dtype of h after each norm and sum.
 Mirrors a block of ttt.model.transformer.MetaModel without prime weights.
 """
 
@@ -38,7 +38,8 @@ class TTTDecoderLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, rotary_emb: Tensor, key_cache: Tensor, value_cache: Tensor
     ) -> Tensor:
-        """hidden_states [T, D], rotary_emb [T, K], caches [S, H, K], of which the last T are written -> [T, D]"""
+        """hidden_states [T, D], rotary_emb [T, K], caches [S, H, K], of which the last T are written -> [T,
+        D]"""
         o, *_ = self.seq_modeling_block(self.seq_norm(hidden_states), rotary_emb, key_cache, value_cache)
         hidden_states = hidden_states + self.seq_post_norm(o)
         return hidden_states + self.ffn_post_norm(self.feed_forward(self.ffn_norm(hidden_states)))

@@ -1,16 +1,16 @@
-"""The last layers of a decoder that learns while it reads, over one chunk: the loss of each token, and its gradient
-by the layers' prime weights.
+"""The last layers of a decoder that learns while it reads, over one chunk: the loss of each token, and its
+gradient by the layers' prime weights.
 
     a = h + rms_norm(attention(rms_norm(h; w_in)); w_behind)
     p = a + rms_norm(prime_mlp(rms_norm(a; w_prime), W_l); w_prime_behind)
     y = p + rms_norm(mlp(rms_norm(p; w_ffn)); w_ffn_behind)           of each layer l
     nll = cross_entropy(rms_norm(y; w_f) E^T, targets)
-    g_l = d mean(nll) / d W_l                             through all layers; earlier chunks' keys are constants
+    g_l = d mean(nll) / d W_l                   through all layers; earlier chunks' keys are constants
 
-C tokens of a chunk, the last of the S whose keys and values the caches hold, L layers, D hidden, F intermediate, H
-heads, K head size, V vocabulary, W_l [3F, D]. Weights are in the dtype of h; nll and g are at least float32. A layer
-keeps the inputs of its norms and halves, and computes what is inside its feed-forward blocks again. The gradient
-ends at the first layer's prime weights: nothing below them learns.
+C tokens of a chunk, the last of the S whose keys and values the caches hold, L layers, D hidden, F
+intermediate, H heads, K head size, V vocabulary, W_l [3F, D]. Weights are in the dtype of h; nll and g are at
+least float32. A layer keeps the inputs of its norms and halves, and computes what is inside its feed-forward
+blocks again. The gradient ends at the first layer's prime weights: nothing below them learns.
 Mirrors the suffix of ttt.model.transformer.MetaModel.loss_for_sequence and jax.value_and_grad of its loss.
 """
 
@@ -81,10 +81,12 @@ class TTTSuffix(nn.Module):
         value_caches: Tensor,
         learn: bool = True,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """hidden_states [C, D], targets int64 [C], prime [L, 3F, D], rotary_emb [C, K], caches [L, S, H, K], of which
-        the last C are written -> nll [C], or where it learns (nll, g [L, 3F, D])"""
+        """hidden_states [C, D], targets int64 [C], prime [L, 3F, D], rotary_emb [C, K], caches [S, L, H, K],
+        of which the last C are written -> nll [C], or where it learns (nll, g [L, 3F, D])"""
         h, kept = hidden_states, []
-        for layer, weight, *caches in zip(self.layers, prime, key_caches, value_caches, strict=True):
+        for layer, weight, *caches in zip(
+            self.layers, prime, key_caches.unbind(1), value_caches.unbind(1), strict=True
+        ):
             h, of_layer = layer(h, weight, rotary_emb, *caches)
             kept.append(of_layer)
         logits_CV = self.lm_head(self.ln_f(h))
@@ -94,7 +96,7 @@ class TTTSuffix(nn.Module):
         grad_CD = self.norm_grad(self.head_grad(logits_grad_CV, self.lm_head.weight), h, self.ln_f.weight)
         grads = []
         for i in reversed(range(len(prime))):
-            caches = (key_caches[i], value_caches[i])
+            caches = (key_caches[:, i], value_caches[:, i])
             grad_CD, of_prime = self.layers[i].grad(grad_CD, kept[i], prime[i], rotary_emb, *caches, i > 0)
             grads.append(of_prime)
         return nll_C, torch.stack(grads[::-1])
@@ -145,8 +147,8 @@ class SuffixLayer(nn.Module):
         value_cache: Tensor,
         goes_on: bool,
     ) -> tuple[Tensor, Tensor]:
-        """(dh, the gradient of the prime weights) for dy [C, D]. goes_on: whether a layer before this one learns;
-        without it dh is not needed, and dy is returned in its place."""
+        """(dh, the gradient of the prime weights) for dy [C, D]. goes_on: whether a layer before this one
+        learns; without it dh is not needed, and dy is returned in its place."""
         ffn, attn = self.feed_forward, self.seq_modeling_block
         df = self.norm_grad(dy, kept.ffn_output, self.ffn_post_norm.weight)
         weights = (ffn.gate_up_proj.linear.weight, ffn.down_proj.linear.weight)

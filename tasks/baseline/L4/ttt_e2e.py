@@ -1,19 +1,19 @@
-"""TTT-E2E: a language model that goes on learning while it reads. Behind each chunk of a sequence its prime weights,
-feed-forward blocks in the last layers, take a step down the gradient of the loss on that chunk.
+"""TTT-E2E: a language model that goes on learning while it reads. Behind each chunk of a sequence its prime
+weights, feed-forward blocks in the last layers, take a step down the gradient of the loss on that chunk.
 
     h = E[ids];  h = layer_i(h) for each layer of the prefix          of the whole sequence
     W = W_0;  for each chunk c of C tokens:
         nll[c], g = suffix(h[c], targets[c]; W)                       with the weights before the step
         W = W - lr g min(1, clip / |g|)                               |g|: over all prime weights
 
-T tokens of a sequence, D hidden, F intermediate, K head size, L layers with prime weights, W [L, 3F, D] (gate, up,
-and down with inputs as rows). Each sequence begins with W_0 and has prime weights of its own. A token sees the last
-sliding_window_size tokens, itself included. W and its steps are float32, cast to the dtype of the module for a
-chunk; so is the table of rotations. The head is the embedding; logits have the dtype of the module. With learn=False
-W stays W_0. `config` has the settings by the names of the reference's configuration; `inner_optimizer` those of the
-step. Its warm-up belongs to training: behind it the step is lr.
-Mirrors ttt.model.transformer.MetaModel.loss_for_sequence in its modes meta (learn) and pretrain. A decoder that
-learns token by token is no part of it.
+T tokens of a sequence, D hidden, F intermediate, K head size, L layers with prime weights, W [L, 3F, D]
+(gate, up, and down with inputs as rows). Each sequence begins with W_0 and has prime weights of its own. A
+token sees the last sliding_window_size tokens, itself included. W, its steps and the table of rotations are
+float32; a chunk reads W in the dtype of the module, which its logits have too. The head is the embedding.
+With learn=False W stays W_0. `config` has the settings by the names of the reference's configuration, and
+`inner_optimizer` those of the step. Its warm-up belongs to training: behind it the step size is lr.
+Mirrors ttt.model.transformer.MetaModel.loss_for_sequence in its modes meta (learn) and pretrain. A decoder
+that learns token by token is no part of it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class TTTE2E(nn.Module):
         self.weight_map = weight_map(prefix, self.suffix_len, layer)
 
     def forward(self, input_ids: Tensor, targets: Tensor, learn: bool = True) -> tuple[Tensor, Tensor]:
-        """int64 [B, T] each, T a multiple of C -> (nll [B, T], what has been added to W_0 [B, L, 3F, D]), both at
-        least float32"""
+        """int64 [B, T] each, T a multiple of C -> (nll [B, T], what has been added to W_0 [B, L, 3F, D]),
+        both at least float32"""
         read = [self.read(*one, learn) for one in zip(input_ids, targets)]
         nll, learnt = (torch.stack(each) for each in zip(*read))
         return nll, learnt
@@ -82,13 +82,13 @@ class TTTE2E(nn.Module):
         caches = h_TD.new_empty(2, tokens, *self.head_shape)
         for layer in self.layers:
             h_TD = layer(h_TD, rotary_TK, *caches)
-        caches = h_TD.new_empty(2, self.suffix_len, tokens, *self.head_shape)
+        caches = h_TD.new_empty(2, tokens, self.suffix_len, *self.head_shape)
         first = prime = self.prime.unflatten(0, (-1, self.prime_rows))
         nll = []
         for start in range(0, tokens, self.chunk):
             chunk = slice(start, start + self.chunk)
             given = (h_TD[chunk], targets[chunk], prime.to(dtype), rotary_TK[chunk])
-            found = self.suffix(*given, *caches[:, :, : chunk.stop], learn)
+            found = self.suffix(*given, *caches[:, : chunk.stop], learn)
             if learn:
                 found, grad = found
                 prime = self.descend(prime, grad)
@@ -105,11 +105,11 @@ class TTTE2E(nn.Module):
         return {"forward": Stage(most=1)}
 
     def program(self, input_ids: Tensor, targets: Tensor | None = None, learn: bool = True) -> Program:
-        """int64 [T], T a multiple of mini_batch_size up to seq_len -> nll float32 [T], before each chunk's step,
-        and prime_change float32 [L, 3F], of each row of the prime weights the sum of what was added
+        """int64 [T], T a multiple of mini_batch_size up to seq_len -> nll float32 [T], before each chunk's
+        step, and prime_change float32 [L, 3F], of each row of the prime weights the sum of what was added
 
-        targets: of each token the next, int64 [T]; without them the token behind, the first one behind the last.
-        learn=False: the prime weights stay as they are.
+        targets: of each token the next, int64 [T]; without them the token behind, the first one behind the
+        last. learn=False: the prime weights stay as they are.
         """
         if learn not in (True, False):
             raise RequestError(f"learn must be true or false, not {learn!r:.60}")

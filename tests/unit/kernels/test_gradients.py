@@ -17,7 +17,7 @@ from tests.gradient_cases import (
 from tests.pointwise_cases import check, run, worst_row_error
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON, TRITON_DTYPE
 
-# A lone token; a whole sequence; a window that is left, shorter than the queries, of two keys; tiles not full.
+# A lone token; a whole sequence; a window that is left, shorter than the queries, of two keys; odd tiles.
 SHAPES = [(1, 3, 1, 4, 3), (7, 7, 3, 16, 7), (5, 40, 2, 24, 9), (70, 101, 2, 16, 33), (6, 9, 1, 16, 2)]
 ATTENTION = [*sliding_cases(SHAPES), *sliding_grad_cases(SHAPES)]
 CASES = [
@@ -52,7 +52,8 @@ def _check(case, dtype, impl):
     args = case.make(dtype)
     references, outputs = (run(case.kernel, args, one) for one in ("reference", impl))
     for found, reference, exact in zip(outputs, references, case.answer(*args)):
-        assert found.dtype == dtype and found.is_contiguous() and found.shape == exact.shape
+        assert (found.dtype, found.shape) == (dtype, exact.shape)
+        assert found.is_contiguous()
         limit = max(2 * _error(reference, exact), 2 * torch.finfo(dtype).eps)
         assert _error(found, exact) <= limit, f"{case} {impl}"
     if case.kernel == "sliding_attention":
@@ -74,7 +75,8 @@ def test_cross_entropy(rows, impl):
         logits, targets = entropy_arguments(*rows)(dtype)
         nll, slope = kernels.cross_entropy(logits, targets, impl=impl)
         wanted_nll, wanted_slope = entropy(logits, targets)
-        assert nll.dtype == torch.float32 and slope.dtype == dtype and slope.is_contiguous()
+        assert (nll.dtype, slope.dtype) == (torch.float32, dtype)
+        assert slope.is_contiguous()
         torch.testing.assert_close(nll.double(), wanted_nll, rtol=2e-6, atol=2e-6)
         assert worst_row_error(slope, wanted_slope) < (2e-6 if dtype == torch.float32 else 4e-3)
 
