@@ -16,7 +16,7 @@ Mirrors the suffix of ttt.model.transformer.MetaModel.loss_for_sequence and jax.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,19 +32,23 @@ from ..L2.gated_mlp_grad import GatedMLPGrad
 from ..L2.prime_mlp import PrimeMLP, PrimeMLPGrad
 from ..L2.ttt_attention import TTTAttention, TTTAttentionGrad
 
+NORMS = (
+    "seq_norm", "seq_post_norm", "ffn_prime_norm", "ffn_prime_post_norm", "ffn_norm", "ffn_post_norm",
+)  # fmt: skip
+
 
 class Kept(NamedTuple):
-    """Of a layer's forward: h and what is behind each half's first norm, and before its last. [C, D] each."""
+    """Of a layer's forward, [C, D] each but for what its attention keeps."""
 
-    hidden_states: Tensor
+    h: Tensor
     attention: tuple[Tensor, ...]
-    attended: Tensor
-    prime_input: Tensor
-    normed_prime: Tensor
-    prime_output: Tensor
-    ffn_input: Tensor
-    normed_ffn: Tensor
-    ffn_output: Tensor
+    o: Tensor  # of attention
+    a: Tensor
+    normed_a: Tensor
+    m: Tensor  # of the prime block
+    p: Tensor
+    normed_p: Tensor
+    f: Tensor  # of the feed-forward block
 
 
 class TTTSuffix(nn.Module):
@@ -60,16 +64,24 @@ class TTTSuffix(nn.Module):
         rms_norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        attention = (num_heads, head_dim, sliding_window, rms_norm_eps)
-        self.layers = nn.ModuleList(
-            SuffixLayer(hidden_size, intermediate_size, *attention) for _ in range(num_layers)
-        )
+        attention = (hidden_size, num_heads, head_dim, sliding_window, rms_norm_eps)
+        mlp = (hidden_size, intermediate_size)
+
+        def layer() -> nn.ModuleDict:
+            norms = {name: RMSNorm(hidden_size, rms_norm_eps) for name in NORMS}
+            halves = {"seq_modeling_block": TTTAttention(*attention), "feed_forward": GatedMLP(*mlp)}
+            return nn.ModuleDict(norms | halves)
+
+        self.layers = nn.ModuleList(layer() for _ in range(num_layers))
+        self.prime_mlp = PrimeMLP(*mlp)
         self.ln_f = RMSNorm(hidden_size, rms_norm_eps)
         self.lm_head = Linear(hidden_size, vocab_size)
         self.confidence = TokenConfidence(vocab_size)
         self.cross_entropy = CrossEntropy(vocab_size)
-        self.norm_grad = RMSNormGrad(rms_norm_eps)
         self.head_grad = LinearInputGrad(hidden_size, vocab_size)
+        self.norm_grad = RMSNormGrad(rms_norm_eps)
+        self.attention_grad = TTTAttentionGrad(*attention)
+        self.prime_grad, self.ffn_grad = PrimeMLPGrad(*mlp), GatedMLPGrad(*mlp)
 
     def forward(
         self,
@@ -83,90 +95,56 @@ class TTTSuffix(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """hidden_states [C, D], targets int64 [C], prime [L, 3F, D], rotary_emb [C, K], caches [S, L, H, K],
         of which the last C are written -> nll [C], or where it learns (nll, g [L, 3F, D])"""
-        h, kept = hidden_states, []
-        for layer, weight, *caches in zip(
-            self.layers, prime, key_caches.unbind(1), value_caches.unbind(1), strict=True
-        ):
-            h, of_layer = layer(h, weight, rotary_emb, *caches)
+        h, kept, layers = hidden_states, [], range(len(prime))
+        places = [(rotary_emb, key_caches[:, i], value_caches[:, i]) for i in layers]
+        for i in layers:
+            h, of_layer = self.advanced(i, h, prime[i], *places[i])
             kept.append(of_layer)
         logits_CV = self.lm_head(self.ln_f(h))
         if not learn:
             return -self.confidence(logits_CV, targets)
         nll_C, logits_grad_CV = self.cross_entropy(logits_CV, targets)
-        grad_CD = self.norm_grad(self.head_grad(logits_grad_CV, self.lm_head.weight), h, self.ln_f.weight)
+        dh = self.norm_grad(self.head_grad(logits_grad_CV, self.lm_head.weight), h, self.ln_f.weight)
         grads = []
-        for i in reversed(range(len(prime))):
-            caches = (key_caches[:, i], value_caches[:, i])
-            grad_CD, of_prime = self.layers[i].grad(grad_CD, kept[i], prime[i], rotary_emb, *caches, i > 0)
+        for i in reversed(layers):
+            dh, of_prime = self.gradient(i, dh, kept[i], prime[i], *places[i])
             grads.append(of_prime)
         return nll_C, torch.stack(grads[::-1])
 
-
-class SuffixLayer(nn.Module):
-    def __init__(
-        self,
-        hidden_size: int,
-        intermediate_size: int,
-        num_heads: int,
-        head_dim: int,
-        sliding_window: int,
-        rms_norm_eps: float,
-    ) -> None:
-        super().__init__()
-        self.seq_norm, self.seq_post_norm, self.ffn_prime_norm, self.ffn_prime_post_norm, self.ffn_norm, \
-            self.ffn_post_norm = (RMSNorm(hidden_size, rms_norm_eps) for _ in range(6))  # fmt: skip
-        attention = (num_heads, head_dim, sliding_window, rms_norm_eps)
-        self.seq_modeling_block = TTTAttention(hidden_size, *attention)
-        self.feed_forward_prime = PrimeMLP(hidden_size, intermediate_size)
-        self.feed_forward = GatedMLP(hidden_size, intermediate_size)
-        self.norm_grad = RMSNormGrad(rms_norm_eps)
-        self.attention_grad = TTTAttentionGrad(hidden_size, *attention)
-        self.prime_grad = PrimeMLPGrad(hidden_size, intermediate_size)
-        self.ffn_grad = GatedMLPGrad(hidden_size, intermediate_size)
-
-    def forward(
-        self, h: Tensor, prime: Tensor, rotary_emb: Tensor, key_cache: Tensor, value_cache: Tensor
-    ) -> tuple[Tensor, Kept]:
-        o, *attention = self.seq_modeling_block(self.seq_norm(h), rotary_emb, key_cache, value_cache)
-        a = h + self.seq_post_norm(o)
-        normed_a = self.ffn_prime_norm(a)
-        m = self.feed_forward_prime(normed_a, prime)
-        p = a + self.ffn_prime_post_norm(m)
-        normed_p = self.ffn_norm(p)
-        f = self.feed_forward(normed_p)
+    def advanced(self, i: int, h: Tensor, prime: Tensor, *place: Tensor) -> tuple[Tensor, Kept]:
+        """y of layer i, and what its gradient needs. place: rotations and caches."""
+        layer = cast("nn.ModuleDict", self.layers[i])
+        o, *attention = layer["seq_modeling_block"](layer["seq_norm"](h), *place)
+        a = h + layer["seq_post_norm"](o)
+        normed_a = layer["ffn_prime_norm"](a)
+        m = self.prime_mlp(normed_a, prime)
+        p = a + layer["ffn_prime_post_norm"](m)
+        normed_p = layer["ffn_norm"](p)
+        f = layer["feed_forward"](normed_p)
         kept = Kept(h, tuple(attention), o, a, normed_a, m, p, normed_p, f)
-        return p + self.ffn_post_norm(f), kept
+        return p + layer["ffn_post_norm"](f), kept
 
-    def grad(
-        self,
-        dy: Tensor,
-        kept: Kept,
-        prime: Tensor,
-        rotary_emb: Tensor,
-        key_cache: Tensor,
-        value_cache: Tensor,
-        goes_on: bool,
+    def gradient(
+        self, i: int, dy: Tensor, kept: Kept, prime: Tensor, *place: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(dh, the gradient of the prime weights) for dy [C, D]. goes_on: whether a layer before this one
-        learns; without it dh is not needed, and dy is returned in its place."""
-        ffn, attn = self.feed_forward, self.seq_modeling_block
-        df = self.norm_grad(dy, kept.ffn_output, self.ffn_post_norm.weight)
+        """(dh of layer i, the gradient of its prime weights); of the first layer, where nothing below learns,
+        dy in the place of dh."""
+        layer: Any = self.layers[i]
+        ffn, attention = layer["feed_forward"], layer["seq_modeling_block"]
+
+        df = self.norm_grad(dy, kept.f, layer["ffn_post_norm"].weight)
         weights = (ffn.gate_up_proj.linear.weight, ffn.down_proj.linear.weight)
-        df = self.ffn_grad(df, kept.normed_ffn, *weights)
-        dp = self.norm_grad(df, kept.ffn_input, self.ffn_norm.weight, dy)
+        df = self.ffn_grad(df, kept.normed_p, *weights)
+        dp = self.norm_grad(df, kept.p, layer["ffn_norm"].weight, dy)
 
-        dm = self.norm_grad(dp, kept.prime_output, self.ffn_prime_post_norm.weight)
-        dm, prime_grad = self.prime_grad(dm, kept.normed_prime, prime)
-        if not goes_on:
-            return dy, prime_grad
-        da = self.norm_grad(dm, kept.prime_input, self.ffn_prime_norm.weight, dp)
+        dm = self.norm_grad(dp, kept.m, layer["ffn_prime_post_norm"].weight)
+        dm, of_prime = self.prime_grad(dm, kept.normed_a, prime)
+        if i == 0:
+            return dy, of_prime
+        da = self.norm_grad(dm, kept.a, layer["ffn_prime_norm"].weight, dp)
 
-        do = self.norm_grad(da, kept.attended, self.seq_post_norm.weight)
-        weights = (
-            attn.qkv_proj.linear.weight,
-            attn.q_norm.weight,
-            attn.k_norm.weight,
-            attn.o_proj.linear.weight,
-        )
-        do = self.attention_grad(do, *kept.attention, rotary_emb, key_cache, value_cache, *weights)
-        return self.norm_grad(do, kept.hidden_states, self.seq_norm.weight, da), prime_grad
+        do = self.norm_grad(da, kept.o, layer["seq_post_norm"].weight)
+        norms = (attention.q_norm.weight, attention.k_norm.weight)
+        weights = (attention.qkv_proj.linear.weight, *norms, attention.o_proj.linear.weight)
+        do = self.attention_grad(do, *kept.attention, *place, *weights)
+        return self.norm_grad(do, kept.h, layer["seq_norm"].weight, da), of_prime
