@@ -24,12 +24,14 @@ from fastkernels.kernels.box_refine import box_refine as box_refine
 from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
 from fastkernels.kernels.clamped_glu import clamped_glu as clamped_glu
+from fastkernels.kernels.clipped_sgd import clipped_sgd as clipped_sgd
 from fastkernels.kernels.conv1d import conv1d as conv1d
 from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_activation
 from fastkernels.kernels.conv2d_activation import conv2d_activation_mean as conv2d_activation_mean
 from fastkernels.kernels.conv_transpose1d import conv_transpose1d as conv_transpose1d
 from fastkernels.kernels.cross_attention import cross_attention as cross_attention
+from fastkernels.kernels.cross_entropy import cross_entropy as cross_entropy
 from fastkernels.kernels.decode_attention import decode_attention as decode_attention
 from fastkernels.kernels.deformable_sampling import deformable_sampling as deformable_sampling
 from fastkernels.kernels.delta_rule import chunk_delta_rule as chunk_delta_rule
@@ -50,6 +52,7 @@ from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla
 from fastkernels.kernels.gla import recurrent_gla as recurrent_gla
 from fastkernels.kernels.glu import glu as glu
+from fastkernels.kernels.glu_grad import glu_grad as glu_grad
 from fastkernels.kernels.group_norm import group_norm as group_norm
 from fastkernels.kernels.group_norm_film import group_norm_film as group_norm_film
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
@@ -98,6 +101,7 @@ from fastkernels.kernels.response_mlp import response_mlp as response_mlp
 from fastkernels.kernels.response_norm import response_norm as response_norm
 from fastkernels.kernels.rms_norm import add_rms_norm as add_rms_norm
 from fastkernels.kernels.rms_norm import rms_norm as rms_norm
+from fastkernels.kernels.rms_norm_grad import rms_norm_grad as rms_norm_grad
 from fastkernels.kernels.rope import rope as rope
 from fastkernels.kernels.rope import rotary_table as rotary_table
 from fastkernels.kernels.rope_by_feature import rope_by_feature as rope_by_feature
@@ -116,6 +120,8 @@ from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
 from fastkernels.kernels.sigmoid_gate import sigmoid_gate as sigmoid_gate
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
+from fastkernels.kernels.sliding_attention import sliding_attention as sliding_attention
+from fastkernels.kernels.sliding_attention import sliding_attention_grad as sliding_attention_grad
 from fastkernels.kernels.softcap import softcap as softcap
 from fastkernels.kernels.softmax import softmax as softmax
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm

@@ -199,7 +199,7 @@ def draw_links(
             value.copy_(packed_digits(numbers.random_(BYTES, generator=generator)))
         elif spec.draw == "router":
             routing.fill_gate(value, generator)
-        elif name.startswith("param."):
+        elif name.startswith("param.") or spec.draw == "matrix":
             gain = _FILTER_GAIN if is_filters(value[0]) else 1
             value.normal_(0, gain * (spec.row or spec.shape[-1]) ** -0.5, generator=generator)
         elif spec.draw in _LIMITS:
