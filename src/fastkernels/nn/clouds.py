@@ -60,7 +60,7 @@ def patches(batch_N: Tensor, counts: Sequence[int], patch_size: int) -> tuple[Te
     return pad_T, unpad_N, torch.cat((begin_P, ends_B[-1:])).int()
 
 
-def typical(voxels: Sequence[int], levels: int) -> tuple[int, tuple[int, ...]]:
+def typical(voxels: Sequence[int], levels: int) -> tuple[int, list[int]]:
     """(bits of a coordinate, how many voxels each cloud has at each level) of points anywhere on a surface that
     has many more cells of the least side: of a cell that is among so many, points miss a share of exp(-n)."""
     depth = max(levels, max(voxels).bit_length() - 3)
@@ -69,7 +69,7 @@ def typical(voxels: Sequence[int], levels: int) -> tuple[int, tuple[int, ...]]:
         cells = 1.2 * 4 ** (depth - level)
         halved = [min(num, math.ceil(cells * -math.expm1(-of / cells))) for num, of in zip(counts[-len(voxels):], voxels)]
         counts += halved
-    return depth, tuple(counts)
+    return depth, counts
 
 
 class Clouds:
@@ -156,7 +156,7 @@ class Clouds:
             part = slice(end - len(call[1]), end)
             feat_NC[part], grid_N3[part] = words_of(call[0], self.dtype), call[1]
         offset_B[...] = ends
-        counts = tuple(int(num) for of_level in zip(*(call[2] for call in calls)) for num in of_level)
+        counts = [num for of_level in zip(*(call[2] for call in calls)) for num in of_level]
         return [crossing, counts, calls[0][3]]
 
     def divide(self, result: Tensor, calls: Sequence[tuple[Any, ...]]) -> Sequence[Tensor]:

@@ -2,7 +2,7 @@
 
     y[m, d] = max src[indices[i], d]        indptr[m] <= i < indptr[m + 1]
 
-N rows, M segments of at least one row, D features. Exact.
+N rows, M segments of at least one row, D features; y has the dtype of src. Exact.
 Mirrors torch_scatter.segment_csr with reduce="max", of rows in an order.
 """
 

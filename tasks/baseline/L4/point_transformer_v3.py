@@ -13,7 +13,6 @@ Mirrors pointcept.models.point_transformer_v3.PointTransformerV3 with cls_mode=F
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +37,7 @@ class Level(NamedTuple):
     """Voxels of one side. indices, idx_ptr, cluster: how those of half the side become them."""
 
     batch: Tensor
-    counts: Sequence[int]
+    counts: list[int]
     code: Tensor
     order: Tensor
     inverse: Tensor
@@ -65,7 +64,7 @@ class PointTransformerV3(nn.Module):
 
         self.serialization, self.coarsen = Serialization(curves_of(reader)), Coarsen()
         self.stem_neighbors, self.neighbors = SubMNeighbors(STEM_TAPS), SubMNeighbors(TAPS)
-        self.embedding = Embedding(self.in_channels, widths[0])
+        self.stem = Embedding(self.in_channels, widths[0])
         self.enc, self.dec = nn.ModuleDict(), nn.ModuleDict()
         for s, stage in enumerate(enc):
             down = {"down": SerializedPooling(widths[s - 1], widths[s])} if s else {}
@@ -74,15 +73,15 @@ class PointTransformerV3(nn.Module):
         for s, stage in reversed(list(enumerate(dec))):
             up = SerializedUnpooling(feat_channels, widths[s], feat_channels := stage["channels"])
             self.dec[f"dec{s}"] = nn.ModuleDict({"up": up, **blocks_of(stage, shared)})
-        self.weight_map = weight_map(self.in_channels)
+        self.weight_map = weight_map(self.in_channels, {"enc": widths, "dec": [s["channels"] for s in dec]})
 
     def forward(
-        self, feat: Tensor, grid_coord: Tensor, offset: Tensor, counts: Sequence[int], depth: int
+        self, feat: Tensor, grid_coord: Tensor, offset: Tensor, counts: list[int], depth: int
     ) -> Tensor:
         """feat [N, C]; grid_coord int [N, 3], different in each cloud, from 0 to below 2^depth; offset int [B],
         where clouds end; counts: of each level the voxels of each cloud -> [N, D]"""
         stem_neighbors, levels = self.pyramid(grid_coord, offset, counts, depth)
-        x = self.embedding(feat, stem_neighbors)
+        x = self.stem(feat, stem_neighbors)
         skips = []
         for s, level in enumerate(levels):
             stage = self.enc[f"enc{s}"]
@@ -97,7 +96,7 @@ class PointTransformerV3(nn.Module):
         return x
 
     def pyramid(
-        self, grid_coord: Tensor, offset: Tensor, counts: Sequence[int], depth: int
+        self, grid_coord: Tensor, offset: Tensor, counts: list[int], depth: int
     ) -> tuple[Tensor, list[Level]]:
         """Where the voxels around each voxel lie for the stem, and the levels."""
         clouds = len(offset)
@@ -185,10 +184,10 @@ def blocks_of(stage: dict[str, int], shared: dict[str, Any]) -> dict[str, nn.Mod
     return {f"block{i}": Block(**kind, **shared) for i in range(stage["depth"])}
 
 
-def weight_map(in_channels: int) -> WeightMap:
+def weight_map(in_channels: int, widths: dict[str, list[int]]) -> WeightMap:
     """Names of the backbone's state dict, alone or within a segmentation model of Pointcept."""
     names = {
-        "embedding.stem.*.*": "embedding.*.*",
+        "embedding.stem.*.*": "stem.*.*",
         "enc.*.down.proj.*": "enc.*.down.proj.*",
         "enc.*.down.norm.0.*": "enc.*.down.norm.*",
         "dec.*.up.proj.0.*": "dec.*.up.proj.*",
@@ -206,7 +205,11 @@ def weight_map(in_channels: int) -> WeightMap:
         "mlp.0.*.*": "mlp.*.linear.*",
     }
     names |= {f"*.*.*.{theirs}": f"*.*.*.{ours}" for theirs, ours in block.items()}
-    taps = {"embedding.conv.weight": (-1, *[STEM_TAPS] * 3, in_channels)}
+    taps = {"stem.conv.weight": (-1, *[STEM_TAPS] * 3, in_channels)} | {
+        f"{part}.{part}{s}.*.cpe.conv.weight": (-1, *[TAPS] * 3, width)
+        for part, of_stages in widths.items()
+        for s, width in enumerate(of_stages)
+    }
     return WeightMap(
         names,
         ignored=("**.num_batches_tracked", "module.seg_head.*"),
