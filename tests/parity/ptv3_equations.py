@@ -1,4 +1,5 @@
-"""Point Transformer V3 from its equations, voxel by voxel, with the names of its checkpoint's tensors; no modules."""
+"""Point Transformer V3 from its equations, voxel by voxel, with the names of its checkpoint's tensors; no
+modules."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WRONG = (
-    "sum is carried", "patches as long as the shortest cloud", "borrowed from the front", "nothing is borrowed",
-    "one curve", "x and y exchanged", "codes not decoded", "taps mirrored", "taps along z first",
-    "mean of a cluster", "gelu before the maximum", "bits of each level", "eps of a batch norm", "gelu by tanh",
-    "conv without bias", "heads first",
+    "sum is carried", "patches as long as the shortest cloud", "borrowed from the front",
+    "nothing is borrowed", "one curve", "x and y exchanged", "codes not decoded", "taps mirrored",
+    "taps along z first", "mean of a cluster", "gelu before the maximum", "bits of each level",
+    "eps of a batch norm", "gelu by tanh", "conv without bias", "heads first",
 )  # fmt: skip
 
 Voxel = tuple[int, int, int, int]  # cloud, x, y, z
@@ -128,7 +129,14 @@ class Backbone:
         return self.linear(f"{name}.proj", o)
 
     def block(
-        self, name: str, x: Tensor, carried: Tensor, voxels: list[Voxel], clouds: list[list[int]], size: int, heads: int
+        self,
+        name: str,
+        x: Tensor,
+        carried: Tensor,
+        voxels: list[Voxel],
+        clouds: list[list[int]],
+        size: int,
+        heads: int,
     ) -> Tensor:
         c = self.linear(f"{name}.cpe.1", self.conv(f"{name}.cpe.0", carried, voxels))
         x = x + self.layer_norm(f"{name}.cpe.2", c)
@@ -136,9 +144,7 @@ class Backbone:
         h = self.linear(f"{name}.mlp.0.fc1", self.layer_norm(f"{name}.norm2.0", x))
         return x + self.linear(f"{name}.mlp.0.fc2", self.gelu(h))
 
-    def stage(
-        self, part: str, s: int, x: Tensor, carried: Tensor, voxels: list[Voxel], depth: int
-    ) -> Tensor:
+    def stage(self, part: str, s: int, x: Tensor, carried: Tensor, voxels: list[Voxel], depth: int) -> Tensor:
         sizes = {key: self.config[f"{part}_{key}"][s] for key in ("depths", "num_head", "patch_size")}
         for i in range(sizes["depths"]):
             names = self.config["order"]
@@ -151,7 +157,9 @@ class Backbone:
             carried = x
         return x
 
-    def pooled(self, name: str, x: Tensor, voxels: list[Voxel], depth: int) -> tuple[Tensor, list[Voxel], Tensor]:
+    def pooled(
+        self, name: str, x: Tensor, voxels: list[Voxel], depth: int
+    ) -> tuple[Tensor, list[Voxel], Tensor]:
         """Also the cluster of each voxel. Clusters are in the order of the first curve."""
         halved = [(v, i >> 1, j >> 1, k >> 1) for v, i, j, k in voxels]
         first = self.config["order"][0]
@@ -161,7 +169,9 @@ class Backbone:
         x = self.linear(f"{name}.proj", x)
         x = self.gelu(x) if self.wrong == "gelu before the maximum" else x
         rows = [x[cluster == m] for m in range(len(found))]
-        x = torch.stack([each.mean(0) if self.wrong == "mean of a cluster" else each.amax(0) for each in rows])
+        x = torch.stack(
+            [each.mean(0) if self.wrong == "mean of a cluster" else each.amax(0) for each in rows]
+        )
         x = self.batch_norm(f"{name}.norm.0", x)
         return x if self.wrong == "gelu before the maximum" else self.gelu(x), found, cluster
 

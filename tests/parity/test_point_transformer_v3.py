@@ -1,5 +1,5 @@
-"""Our Point Transformer V3 against its equations in float64 (ptv3_equations.py), float32 on the CPU, a tiny backbone
-with randomised weights and statistics, several clouds."""
+"""Our Point Transformer V3 against its equations in float64 (ptv3_equations.py), float32 on the CPU, a tiny
+backbone with randomised weights and statistics, several clouds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.parity.ptv3_equations import WRONG, Backbone, code
 TOLERANCE = 2e-6 / 0.57  # of the deviation of features: from the architecture's fact sheet, where it is 0.57
 EXACT = 1e-12  # in float64
 CONFIGS = {name: one.config for name, one in registry.architecture("point_transformer_v3").configs.items()}
-# All four curves at two levels; in the decoder, blocks that read the sum behind those that read what is carried.
+# All four curves at two levels; in the decoder a block behind the one that reads what is carried.
 DEEPER = {**CONFIGS["tiny"], "enc_depths": [4, 4, 2], "dec_depths": [2, 2]}
 PARAMETERS = {"scannet": 46_166_272, "tiny": 484_752}
 SIZES = (150, 53, 11)  # the last is shorter than a patch
@@ -48,7 +48,7 @@ def weights() -> dict[str, Tensor]:
 
 
 def clouds(sizes: tuple[int, ...] = SIZES, seed: int = 1) -> tuple[list[Tensor], list[Tensor]]:
-    """Features and coordinates of each. All have the bits of the first, whose voxels fill a half of a cube."""
+    """Features and coordinates of each. All have the same bits; the first fills a half of its box."""
     generator = torch.Generator().manual_seed(seed)
     cells = [torch.randperm(7 * 9 * 5, generator=generator)[:size] for size in sizes]
     grids = [torch.stack((cell // 45, cell // 5 % 9, cell % 5), 1) for cell in cells]
@@ -191,7 +191,12 @@ def test_a_folder_with_missing_surplus_and_misshapen_tensors(tmp_path, prefix: s
     save_file(given, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError) as caught:
         load_model(find(tmp_path), Overlay.over_baseline(), torch.device("cpu"), torch.float32, 0)
-    for named in ("enc0.block1.cpe.0.bias", "dec0.up.proj.1.running_var", "enc1.block0.cpe.0.weight", "enc3.down"):
+    for named in (
+        "enc0.block1.cpe.0.bias",
+        "dec0.up.proj.1.running_var",
+        "enc1.block0.cpe.0.weight",
+        "enc3.down",
+    ):
         assert named in str(caught.value)
 
 

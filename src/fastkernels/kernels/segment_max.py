@@ -42,9 +42,7 @@ _segment_max = Kernel(
 )
 
 
-def segment_max(
-    x_ND: Tensor, indices_N: Tensor, idx_ptr_M1: Tensor, *, impl: str | None = None
-) -> Tensor:
+def segment_max(x_ND: Tensor, indices_N: Tensor, idx_ptr_M1: Tensor, *, impl: str | None = None) -> Tensor:
     """[M, D], contiguous, in the dtype of x; int64 indices, and idx_ptr from 0 to their number.
 
     Raises KernelError when `impl` cannot serve the call.

@@ -42,7 +42,7 @@ def segment_max(x_ND: Tensor, indices_N: Tensor, idx_ptr_M1: Tensor) -> Tensor:
         return y_MD
     wide = min(MOST_FEATURES, power_of_two(features))
     _largest[(segments, ceil_div(features, wide))](
-        x_ND, indices_N, idx_ptr_M1, y_MD, *x_ND.stride(), features, FEATURES=wide, num_warps=1 if wide < 256 else 4,
-        **overlap(x_ND.device),
+        x_ND, indices_N, idx_ptr_M1, y_MD, *x_ND.stride(), features, FEATURES=wide,
+        num_warps=1 if wide < 256 else 4, **overlap(x_ND.device),
     )  # fmt: skip
     return y_MD

@@ -4,13 +4,13 @@
     order[o] = argsort(code[o]),  inverse[o, order[o, i]] = i
 
     z          bit i of x, y, z is bit 3 i + 2, 3 i + 1, 3 i of the code
-    hilbert    from the top bit of x, y, z down, axis by axis: where the bit of the axis is set, the lower bits
-               of x are inverted, where not, those that differ on the two axes are exchanged; the bits, x first,
-               are then a Gray code of the place
+    hilbert    from the top bit of x, y, z down, axis by axis: where the bit of the axis is set, the lower
+               bits of x are inverted, where not, those that differ on the two axes are exchanged; the bits,
+               x first, are then a Gray code of the place
     -trans     with x and y exchanged
 
-N voxels · O curves. In both, code >> 3 is the code of the voxel of twice the side that a voxel lies in. Voxels of
-a cloud are different ones; equal codes would have no order.
+N voxels · O curves. In both, code >> 3 is the code of the voxel of twice the side that a voxel lies in.
+Voxels of a cloud are different ones; equal codes would have no order.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     y[n] = sum_k weight[:, k] x[neighbors[n, k]] + bias        over the taps k whose neighbour is not -1
 
-N voxels · T taps · C channels in · O channels out; weight [O, T C]. Accumulates in at least float32, rounds to
-the dtype of x.
+N voxels · T taps · C channels in · O channels out; weight [O, T C]. Accumulates in at least float32, rounds
+to the dtype of x.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def _torch(x_NC: Tensor, neighbors_NT: Tensor, weight_OI: Tensor, bias_O: Tensor
     return F.linear(_gathered(x_NC, neighbors_NT).flatten(1), weight_OI, bias_O)
 
 
-def _work(
-    tally: Tally, x_NC: Tensor, neighbors_NT: Tensor, weight_OI: Tensor, bias_O: Tensor | None
-) -> None:
+def _work(tally: Tally, x_NC: Tensor, neighbors_NT: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> None:
     """At least the tap in the middle has a voxel; how many others have one, only the data say."""
     tally.multiply(x_NC, 2 * x_NC.numel() * len(weight_OI))
 
@@ -69,10 +67,11 @@ def sparse_conv(
 ) -> Tensor:
     """[N, O], contiguous, in the one dtype of x, weight and bias. neighbors: of sparse_neighbors, int32.
 
-    Raises KernelError when `impl` cannot serve the call, ValueError where the weight is not one of so many taps.
+    Raises KernelError when `impl` cannot serve the call, ValueError where the weight is of other taps.
     """
     if weight_OI.shape[1] != neighbors_NT.shape[1] * x_NC.shape[1]:
         raise ValueError(
-            f"a weight {list(weight_OI.shape)} is none of {neighbors_NT.shape[1]} taps of {x_NC.shape[1]} channels"
+            f"a weight {list(weight_OI.shape)} is none of {neighbors_NT.shape[1]} taps of {x_NC.shape[1]} "
+            "channels"
         )
     return _sparse_conv(x_NC, neighbors_NT, weight_OI, bias_O, impl=impl)

@@ -33,7 +33,7 @@ def unsupported(
 
 
 @triton.jit(do_not_specialize=["N"])
-def _convolve(x, neighbors, weight, bias, y, row_stride, N, C, O, TAPS: tl.constexpr, HAS_BIAS: tl.constexpr,
+def _convolve(x, neighbors, weight, bias, y, row_stride, N, C, M, TAPS: tl.constexpr, HAS_BIAS: tl.constexpr,
               PRECISION: tl.constexpr, VOXELS: tl.constexpr, OUTPUTS: tl.constexpr, CHANNELS: tl.constexpr,
               OVERLAPS: tl.constexpr):  # fmt: skip
     follow(OVERLAPS)
@@ -48,12 +48,12 @@ def _convolve(x, neighbors, weight, bias, y, row_stride, N, C, O, TAPS: tl.const
                 x_at = x + m.to(tl.int64)[:, None] * row_stride + c[None, :]
                 part = tl.load(x_at, mask=(m >= 0)[:, None] & (c < C)[None, :], other=0.0)
                 w_at = weight + o.to(tl.int64)[None, :] * (TAPS * C) + (tap * C + c)[:, None]
-                filters = tl.load(w_at, mask=(o < O)[None, :] & (c < C)[:, None], other=0.0)
+                filters = tl.load(w_at, mask=(o < M)[None, :] & (c < C)[:, None], other=0.0)
                 sums = tl.dot(part, filters, sums, input_precision=PRECISION)
     if HAS_BIAS:
-        sums += tl.load(bias + o, mask=o < O, other=0.0).to(tl.float32)[None, :]
-    y_at = y + n.to(tl.int64)[:, None] * O + o[None, :]
-    tl.store(y_at, sums.to(y.dtype.element_ty), mask=(n < N)[:, None] & (o < O)[None, :])
+        sums += tl.load(bias + o, mask=o < M, other=0.0).to(tl.float32)[None, :]
+    y_at = y + n.to(tl.int64)[:, None] * M + o[None, :]
+    tl.store(y_at, sums.to(y.dtype.element_ty), mask=(n < N)[:, None] & (o < M)[None, :])
 
 
 def sparse_conv(x_NC: Tensor, neighbors_NT: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:

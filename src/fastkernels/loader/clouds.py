@@ -6,9 +6,10 @@
     neighbors                      the voxels around each
     places, voxels                 the voxel of each place of patches, and the place of each voxel
 
-A cloud is a tree of eighths with as many voxels at each level as the case says: `counts` says it of all, `clusters`,
-or the length of idx_ptr or of the coarser features, of the next one. Where nothing does there is one cloud, in a
-cube that it fills by a third. All fields of one seed fit each other. Calls of a chain share one cloud.
+A cloud is a tree of eighths with as many voxels at each level as the case says: `counts` says it of all,
+`clusters`, or the length of idx_ptr or of the coarser features, of the next one. Where nothing does there is
+one cloud, in a cube that it fills by a third. All fields of one seed fit each other. Calls of a chain share
+one cloud.
 """
 
 from __future__ import annotations
@@ -103,14 +104,16 @@ def _cloud(sizes: _Sizes, seed: int) -> dict[str, Tensor]:
 
 
 def _tree(counts: list[int], bits: int, generator: Generator) -> Tensor:
-    """[N, 3]: so many different voxels of the finest level, which lie in so many of each coarser one. Those of
-    the coarsest are anywhere in a cube of so many bits."""
+    """[N, 3]: so many different voxels of the finest level, which lie in so many of each coarser one. Those
+    of the coarsest are anywhere in a cube of so many bits."""
     *finer, coarsest = counts
     cell_M = torch.randperm(1 << 3 * bits, generator=generator, device="cpu")[:coarsest]
     grid_M3 = torch.stack([cell_M >> bits * axis & (1 << bits) - 1 for axis in range(3)], 1)
     for number in reversed(finer):
         first_M = torch.randint(8, (len(grid_M3),), generator=generator, device="cpu")
-        is_more = torch.ones(len(grid_M3), 8, dtype=torch.bool, device="cpu").scatter_(1, first_M[:, None], False)
+        is_more = torch.ones(len(grid_M3), 8, dtype=torch.bool, device="cpu").scatter_(
+            1, first_M[:, None], False
+        )
         others_K2 = is_more.nonzero()
         chosen = torch.randperm(len(others_K2), generator=generator, device="cpu")[: number - len(grid_M3)]
         one_M2 = torch.stack((torch.arange(len(grid_M3), device="cpu"), first_M), 1)
@@ -137,6 +140,8 @@ def _patched(sizes: _Sizes, seed: int) -> dict[str, Tensor]:
     for length, mine in zip(sizes.patches, own, strict=True):
         row = order[at : at + mine]
         inverse[row] = torch.arange(begin, begin + mine, device="cpu")
-        places.append(torch.cat((row, places[-1][len(places[-1]) - (length - mine) :])) if length > mine else row)
+        places.append(
+            torch.cat((row, places[-1][len(places[-1]) - (length - mine) :])) if length > mine else row
+        )
         at, begin = at + mine, begin + length
     return {"places": torch.cat(places), "voxels": inverse}

@@ -1,5 +1,5 @@
-"""Clouds of voxels as models are asked for their features, several of them as one launch; and how voxels in an
-order are cut into patches."""
+"""Clouds of voxels as models are asked for their features, several of them as one launch; and how voxels in
+an order are cut into patches."""
 
 from __future__ import annotations
 
@@ -28,24 +28,27 @@ def batch_of(offset_B: Tensor, voxels: int) -> Tensor:
 
 
 def num_padded(counts: Sequence[int], patch_size: int) -> int:
-    """Voxels of all patches, borrowed ones included: a cloud that is shorter than a patch is one of its own."""
+    """Voxels of all patches, borrowed ones included; a cloud that is shorter than a patch is one alone."""
     return sum(num if num < patch_size else -(-num // patch_size) * patch_size for num in counts)
 
 
 def patches(batch_N: Tensor, counts: Sequence[int], patch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(pad [T], unpad [N], cu_seqlens int32 [P + 1]): the voxel of each place of the patches, the place of each
-    voxel, and where patches begin.
+    """(pad [T], unpad [N], cu_seqlens int32 [P + 1]): the voxel of each place of the patches, the place of
+    each voxel, and where patches begin.
 
     A cloud that is longer than a patch is cut into patches of equal lengths: behind its last voxels the last
-    patch has those of the patch before that have the same places. batch: rising. counts: voxels of each cloud,
-    known to the host. No tensor is read there.
+    patch has those of the patch before that have the same places. batch: rising. counts: voxels of each
+    cloud, known to the host. No tensor is read there.
     """
     device, clouds = batch_N.device, len(counts)
     cloud_B1 = torch.arange(clouds + 1, device=device)
     starts_B1 = torch.searchsorted(batch_N, cloud_B1)  # among voxels
     count_B = starts_B1[1:] - starts_B1[:-1]
     cut_B = -(-count_B // patch_size)
-    ends_B, cut_ends_B = torch.where(count_B < patch_size, count_B, cut_B * patch_size).cumsum(0), cut_B.cumsum(0)
+    ends_B, cut_ends_B = (
+        torch.where(count_B < patch_size, count_B, cut_B * patch_size).cumsum(0),
+        cut_B.cumsum(0),
+    )
     first_B = starts_B1[:-1]
     shift_B = torch.cat((ends_B.new_zeros(1), ends_B[:-1])) - first_B  # from a voxel to its place
     place_T = torch.arange(num_padded(counts, patch_size), device=device)
@@ -61,13 +64,16 @@ def patches(batch_N: Tensor, counts: Sequence[int], patch_size: int) -> tuple[Te
 
 
 def typical(voxels: Sequence[int], levels: int) -> tuple[int, list[int]]:
-    """(bits of a coordinate, how many voxels each cloud has at each level) of points anywhere on a surface that
-    has many more cells of the least side: of a cell that is among so many, points miss a share of exp(-n)."""
+    """(bits of a coordinate, how many voxels each cloud has at each level) of points anywhere on a surface:
+    of its cells at a level, n for each point, points miss a share of exp(-1 / n)."""
     depth = max(levels, max(voxels).bit_length() - 3)
     counts = list(voxels)
     for level in range(1, levels):
         cells = 1.2 * 4 ** (depth - level)
-        halved = [min(num, math.ceil(cells * -math.expm1(-of / cells))) for num, of in zip(counts[-len(voxels):], voxels)]
+        halved = [
+            min(num, math.ceil(cells * -math.expm1(-of / cells)))
+            for num, of in zip(counts[-len(voxels) :], voxels)
+        ]
         counts += halved
     return depth, counts
 
@@ -75,9 +81,9 @@ def typical(voxels: Sequence[int], levels: int) -> tuple[int, list[int]]:
 class Clouds:
     """Requests of features [n, C] and integer coordinates [n, 3] of different voxels.
 
-    A launch gets features [N, C], coordinates int32 [N, 3], the ends of clouds int32 [B], how many voxels each
-    cloud has at each of the levels, whose voxels have twice the side from one to the next, and the bits of the
-    largest coordinate. Clouds of as many bits share a launch: the curves through them are the same as alone.
+    A launch gets features [N, C], coordinates int32 [N, 3], the ends of clouds int32 [B], of each level the
+    voxels of each cloud, and the bits of the largest coordinate. From level to level the side doubles. Clouds
+    of as many bits share a launch: the curves through them are the same as alone.
     """
 
     def __init__(self, channels: int, levels: int, place: Place) -> None:

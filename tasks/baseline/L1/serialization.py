@@ -2,13 +2,14 @@
 
     default    code[o, n] = batch[n] << 3 D | curve_o(grid[n]),  order = argsort(code),  its inverse
     coarsen    cluster[n] = place of code[0, n] >> 3 among the different ones, which rise
-               head[m] = first voxel of cluster m in order 0,  code'[o, m] = code[o, head[m]] >> 3,  order', inverse'
+               head[m] = first voxel of cluster m in order 0,  code'[o, m] = code[o, head[m]] >> 3
+               order', inverse' of code'
 
-O curves (z, z-trans, hilbert, hilbert-trans), N voxels, M clusters, D bits of a coordinate. z interleaves the
-bits of x, y and z, x first; hilbert turns and mirrors the eighths of each cube so that neighbours on the curve
-are neighbours in space; -trans exchanges x and y. Voxels idx_ptr[m] .. idx_ptr[m + 1] - 1 of order 0 are those
-of cluster m. M is given, as the number there is, so that nothing is read on the host. All is
-int64 and exact.
+O curves (z, z-trans, hilbert, hilbert-trans), N voxels, M clusters, D bits of a coordinate. z interleaves
+the bits of x, y and z, x first; hilbert turns and mirrors the eighths of each cube so that neighbours on the
+curve are neighbours in space; -trans exchanges x and y. Voxels idx_ptr[m] .. idx_ptr[m + 1] - 1 of order 0
+are those of cluster m. M is given, as the number there is, so that nothing is read on the host. All is int64
+and exact.
 Mirrors pointcept.models.utils.structure.Point.serialization, and what
 pointcept.models.point_transformer_v3.SerializedPooling does with its codes.
 """

@@ -3,9 +3,9 @@
     default      y[n] = sum_k W_k x[neighbors[n, k]] + b        over the taps whose neighbour is not -1
     neighbors    neighbors[n, k] = m where grid[m] = grid[n] + k - K // 2 in the same cloud, else -1
 
-N voxels, T = K^3 taps, K on each axis and odd, the one along x slowest; W [O, T C], the channels of a tap side by
-side. What comes out are the voxels that go in. Products accumulate in at least float32; y has the dtype of the
-input.
+N voxels, T = K^3 taps, K on each axis and odd, the one along x slowest; W [O, T C], the channels of a tap
+side by side. What comes out are the voxels that go in. Products accumulate in at least float32; y has the
+dtype of the input.
 Mirrors spconv.pytorch.SubMConv3d, spconv.pytorch.ops.get_indice_pairs with subm=True.
 """
 

@@ -7,13 +7,14 @@
     unpooling    s = gelu(bn(skip Ws^T + bs)),  y = s + gelu(bn(x W^T + b))[cluster]
 
 N voxels, M clusters, T places of P patches, C and D channels, H heads, K head size. conv_5 and conv_3 are
-submanifold convolutions of 125 and of 27 taps, bn is a batch norm. Attention is of all to all in a patch, scores
-scaled by 1/sqrt(K). A patch has voxels that follow each other on a curve: order[t] is the voxel of a place,
-inverse[n] the place of a voxel; places of borrowed voxels are nobody's. unpooling returns s as well. Rounded to
-the dtype of x after each product, norm and activation, after the attention and the sum.
-Mirrors pointcept.models.point_transformer_v3.Embedding, the `cpe` of pointcept.models.point_transformer_v3.Block,
-pointcept.models.point_transformer_v3.SerializedAttention, pointcept.models.point_transformer_v3.SerializedPooling
-and pointcept.models.point_transformer_v3.SerializedUnpooling.
+submanifold convolutions of 125 and of 27 taps, bn is a batch norm. Attention is of all to all in a patch,
+scores scaled by 1/sqrt(K). A patch has voxels that follow each other on a curve: order[t] is the voxel of a
+place, inverse[n] the place of a voxel; places of borrowed voxels are nobody's. unpooling returns s as well.
+Rounded to the dtype of x after each product, norm and activation, after the attention and the sum.
+Mirrors pointcept.models.point_transformer_v3.Embedding, the `cpe` of
+pointcept.models.point_transformer_v3.Block, pointcept.models.point_transformer_v3.SerializedAttention,
+pointcept.models.point_transformer_v3.SerializedPooling and
+pointcept.models.point_transformer_v3.SerializedUnpooling.
 """
 
 from __future__ import annotations
@@ -57,18 +58,20 @@ class PositionalEncoding(nn.Module):
 
 
 class SerializedAttention(nn.Module):
-    def __init__(self, channels: int, num_heads: int, patch_size: int, qkv_bias: bool = True) -> None:
+    def __init__(self, channels: int, num_heads: int, qkv_bias: bool = True) -> None:
         super().__init__()
-        self.num_heads, self.head_size, self.patch_size = num_heads, channels // num_heads, patch_size
+        self.num_heads, self.head_size = num_heads, channels // num_heads
         self.qkv = Linear(channels, 3 * channels, bias=qkv_bias)
         self.attn = DenseAttention(self.head_size**-0.5)
         self.proj = Linear(channels, channels, bias=True)
 
-    def forward(self, feat: Tensor, order: Tensor, inverse: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """[N, C], int64 [T], int64 [N], int32 [P+1] of patches of up to patch_size places -> [N, C]"""
+    def forward(
+        self, feat: Tensor, order: Tensor, inverse: Tensor, cu_seqlens: Tensor, max_seqlen: int
+    ) -> Tensor:
+        """[N, C], int64 [T], int64 [N], int32 [P+1] -> [N, C]"""
         qkv_TI = self.qkv(feat).index_select(0, order)
         q_THK, k_THK, v_THK = qkv_TI.unflatten(-1, (3, self.num_heads, self.head_size)).unbind(1)
-        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, self.patch_size)
+        o_THK = self.attn(q_THK, k_THK, v_THK, cu_seqlens, max_seqlen)
         return self.proj(o_THK.flatten(1).index_select(0, inverse))
 
 

@@ -4,7 +4,8 @@
     b = a + attention(layer_norm(a; w1, b1))
     y = b + mlp(layer_norm(b; w2, b2))
 
-N voxels, C channels. Behind an unpooling c is the skipped feature alone. Rounded to the dtype of x after each sum.
+N voxels, C channels. Behind an unpooling c is the skipped feature alone. Rounded to the dtype of x after
+each sum.
 Mirrors pointcept.models.point_transformer_v3.Block with pre_norm=True, in evaluation.
 """
 
@@ -20,18 +21,11 @@ from ..L2.point_transformer import PositionalEncoding, SerializedAttention
 
 
 class Block(nn.Module):
-    def __init__(
-        self,
-        channels: int,
-        num_heads: int,
-        patch_size: int = 48,
-        mlp_ratio: float = 4.0,
-        qkv_bias: bool = True,
-    ) -> None:
+    def __init__(self, channels: int, num_heads: int, mlp_ratio: float = 4.0, qkv_bias: bool = True) -> None:
         super().__init__()
         self.cpe = PositionalEncoding(channels)
         self.norm1 = LayerNorm(channels)
-        self.attn = SerializedAttention(channels, num_heads, patch_size, qkv_bias)
+        self.attn = SerializedAttention(channels, num_heads, qkv_bias)
         self.norm2 = LayerNorm(channels)
         self.mlp = MLP(channels, int(channels * mlp_ratio), "gelu")
         self.fuses_first = Fusion(self, "norm1")
@@ -44,12 +38,13 @@ class Block(nn.Module):
         order: Tensor,
         inverse: Tensor,
         cu_seqlens: Tensor,
+        max_seqlen: int,
         carried: Tensor | None = None,
     ) -> Tensor:
         """feat [N, C], neighbors int32 [N, 27], order int64 [T], inverse int64 [N], cu_seqlens int32 [P+1],
         carried [N, C] -> [N, C]"""
         encoded_NC = self.cpe(feat if carried is None else carried, neighbors)
         normed_NC, a_NC = add_and_norm(encoded_NC, feat, self.norm1, self.fuses_first)
-        attended_NC = self.attn(normed_NC, order, inverse, cu_seqlens)
+        attended_NC = self.attn(normed_NC, order, inverse, cu_seqlens, max_seqlen)
         normed_NC, b_NC = add_and_norm(attended_NC, a_NC, self.norm2, self.fuses_second)
         return b_NC + self.mlp(normed_NC)

@@ -3,11 +3,12 @@
     x_0 = blocks(embedding(features)),  x_s = blocks(pooling(x_(s-1)))         encoder, down to the last level
     x_s = blocks(unpooling(x_(s+1), x_s))                                      decoder, back to level 0
 
-Voxels of level s have the side 2^s. Block i of a level attends along curve i mod O, in patches of neighbours on
-it. N voxels of B clouds, C numbers of each, D features. Clouds share a launch and nothing else: each is cut into
-patches of its own, and one that is shorter than a patch is one patch. So production does with flash attention,
-and of a cloud alone without it; of several clouds without it, no patch is longer than the shortest cloud. All is
-in the dtype of the module. `config` has the backbone's settings by the names of its own configuration.
+Voxels of level s have the side 2^s. Block i of a level attends along curve i mod O, in patches of neighbours
+on it. N voxels of B clouds, C numbers of each, D features. Clouds share a launch and nothing else: each is
+cut into patches of its own, and one that is shorter than a patch is one patch. So production does with flash
+attention, and of a cloud alone without it; of several clouds without it, no patch is longer than the
+shortest cloud. All is in the dtype of the module. `config` has the backbone's settings by the names of its
+own configuration.
 Mirrors pointcept.models.point_transformer_v3.PointTransformerV3 with cls_mode=False, in evaluation.
 """
 
@@ -78,19 +79,19 @@ class PointTransformerV3(nn.Module):
     def forward(
         self, feat: Tensor, grid_coord: Tensor, offset: Tensor, counts: list[int], depth: int
     ) -> Tensor:
-        """feat [N, C]; grid_coord int [N, 3], different in each cloud, from 0 to below 2^depth; offset int [B],
-        where clouds end; counts: of each level the voxels of each cloud -> [N, D]"""
+        """feat [N, C]; grid_coord int [N, 3], different in each cloud, from 0 to below 2^depth; offset int
+        [B], where clouds end; counts: of each level the voxels of each cloud -> [N, D]"""
         stem_neighbors, levels = self.pyramid(grid_coord, offset, counts, depth)
         x = self.stem(feat, stem_neighbors)
         skips = []
         for s, level in enumerate(levels):
-            stage = self.enc[f"enc{s}"]
+            stage: Any = self.enc[f"enc{s}"]
             if s:
                 skips.append(x)
                 x = stage["down"](x, level.indices, level.idx_ptr)
             x = self.attended(stage, x, level, self.enc_patch_size[s])
         for s, skip in reversed(list(enumerate(skips))):
-            stage = self.dec[f"dec{s}"]
+            stage: Any = self.dec[f"dec{s}"]
             x, carried = stage["up"](x, skip, levels[s + 1].cluster)
             x = self.attended(stage, x, levels[s], self.dec_patch_size[s], carried)
         return x
@@ -122,9 +123,10 @@ class PointTransformerV3(nn.Module):
         pad, unpad, cu_seqlens = patches(level.batch, level.counts, patch_size)
         blocks = [stage[name] for name in stage if name.startswith("block")]
         curves = range(min(len(level.order), len(blocks)))
-        laid = [(level.order[o][pad], unpad[level.inverse[o]], cu_seqlens) for o in curves]
+        laid = [(level.order[o][pad], unpad[level.inverse[o]]) for o in curves]
+        rows = (cu_seqlens, min(patch_size, max(level.counts)))
         for i, block in enumerate(blocks):
-            x, carried = block(x, level.neighbors, *laid[i % len(laid)], carried), None
+            x, carried = block(x, level.neighbors, *laid[i % len(laid)], *rows, carried), None
         return x
 
     def examples(self, run: str, batch: Batch) -> Examples:
@@ -166,22 +168,26 @@ def stages_of(config: ConfigReader, part: str) -> tuple[list[int], list[dict[str
         config.integers(f"{part}_{key}") for key in ("depths", "channels", "num_head", "patch_size")
     )
     poolings = len(config.integers("stride")) + (part == "enc")
-    for key, values in (("depths", depths), ("channels", channels), ("num_head", heads), ("patch_size", sizes)):
+    for key, values in (
+        ("depths", depths),
+        ("channels", channels),
+        ("num_head", heads),
+        ("patch_size", sizes),
+    ):
         if len(values) != poolings:
             raise config.error(f"{part}_{key}", f"must have {poolings} entries, not {len(values)} (stride)")
     for width, num in zip(channels, heads):
         if width % num:
-            raise config.error(f"{part}_channels", f"{width} are not {num} heads of one size ({part}_num_head)")
-    made = [
-        {"depth": depth, "channels": width, "num_heads": num, "patch_size": size}
-        for depth, width, num, size in zip(depths, channels, heads, sizes)
-    ]
-    return sizes, made
+            raise config.error(
+                f"{part}_channels", f"{width} are not {num} heads of one size ({part}_num_head)"
+            )
+    stages = zip(depths, channels, heads)
+    return sizes, [{"depth": depth, "channels": width, "num_heads": num} for depth, width, num in stages]
 
 
 def blocks_of(stage: dict[str, int], shared: dict[str, Any]) -> dict[str, nn.Module]:
-    kind = {name: value for name, value in stage.items() if name != "depth"}
-    return {f"block{i}": Block(**kind, **shared) for i in range(stage["depth"])}
+    width, heads = stage["channels"], stage["num_heads"]
+    return {f"block{i}": Block(width, heads, **shared) for i in range(stage["depth"])}
 
 
 def weight_map(in_channels: int, widths: dict[str, list[int]]) -> WeightMap:
