@@ -14,6 +14,7 @@ one cloud.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -80,14 +81,13 @@ def _cloud(sizes: _Sizes, seed: int) -> dict[str, Tensor]:
     generator = Generator("cpu").manual_seed(seed)
     counts = torch.tensor(sizes.counts, device="cpu")
     levels, clouds = counts.shape
-    least = (_FILLED * int(counts[-1].max()) - 1).bit_length() // 3 + 1  # bits of the coarsest voxels
-    top = max(1, sizes.depth - levels + 1) if sizes.depth else least
-    grids = [_tree(counts[:, cloud].tolist(), min(top, least), generator) for cloud in range(clouds)]
+    side = math.ceil((_FILLED * int(counts[-1].max())) ** (1 / 3))  # of the cube of the coarsest voxels
+    depth = sizes.depth or (side - 1).bit_length() + levels - 1
+    side = min(side, 1 << depth - levels + 1)
+    grids = [_tree(counts[:, cloud].tolist(), side, generator) for cloud in range(clouds)]
     grid_coord = torch.cat(grids)
     batch = torch.arange(clouds, device="cpu").repeat_interleave(counts[0])
-    code, order, _ = kernels.serialize(
-        grid_coord, batch, sizes.depth or top + levels - 1, sizes.curves, impl="torch"
-    )
+    code, order, _ = kernels.serialize(grid_coord, batch, depth, sizes.curves, impl="torch")
     found = {
         "grid_coord": grid_coord,
         "offset": counts[0].cumsum(0),
@@ -103,12 +103,12 @@ def _cloud(sizes: _Sizes, seed: int) -> dict[str, Tensor]:
     return found
 
 
-def _tree(counts: list[int], bits: int, generator: Generator) -> Tensor:
+def _tree(counts: list[int], side: int, generator: Generator) -> Tensor:
     """[N, 3]: so many different voxels of the finest level, which lie in so many of each coarser one. Those
-    of the coarsest are anywhere in a cube of so many bits."""
+    of the coarsest are anywhere in a cube of this side."""
     *finer, coarsest = counts
-    cell_M = torch.randperm(1 << 3 * bits, generator=generator, device="cpu")[:coarsest]
-    grid_M3 = torch.stack([cell_M >> bits * axis & (1 << bits) - 1 for axis in range(3)], 1)
+    cell_M = torch.randperm(side**3, generator=generator, device="cpu")[:coarsest]
+    grid_M3 = torch.stack([cell_M // side**axis % side for axis in range(3)], 1)
     for number in reversed(finer):
         first_M = torch.randint(8, (len(grid_M3),), generator=generator, device="cpu")
         is_more = torch.ones(len(grid_M3), 8, dtype=torch.bool, device="cpu").scatter_(
