@@ -38,11 +38,11 @@ def around(grid_N3: Tensor, batch_N: Tensor, taps: int) -> Tensor:
 
 
 def convolution(
-    sizes: tuple[int, ...], inputs: int, outputs: int, taps: int
+    sizes: tuple[int, ...], inputs: int, outputs: int, taps: int, side: int = 7
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x, neighbors, weight, bias; some voxels have none beside themselves."""
     generator = torch.Generator().manual_seed(1)
-    grid, batch = cloud(sizes)
+    grid, batch = cloud(sizes, side=side)
     fan_in = taps**3 * inputs
     weight = torch.randn(outputs, fan_in, generator=generator) / fan_in**0.5
     x, bias = (torch.randn(*shape, generator=generator) for shape in ((len(grid), inputs), (outputs,)))

@@ -4,13 +4,13 @@ compiled for a version of PyTorch and CUDA each: from voxels on the host to feat
 As the library, it makes orders, tables and patches in the call and reads how many voxels there are on the
 host. A sparse convolution is a gather and a product; attention is PyTorch's, of patches of one length, the
 shortest cloud's where that is shorter. Its settings: as it is, and with blocks compiled.
-library's convolution in the place of ours, where it is installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from fastkernels.registry.workloads import ProgramWorkload
@@ -25,6 +25,7 @@ def plain(config: dict[str, Any], compiled: bool = False) -> Any:
 
     from fastkernels import kernels
     from fastkernels.kernels.serialize import ORDERS
+    from fastkernels.nn.clouds import patches
 
     class Conv(nn.Module):
         def __init__(self, inputs: int, outputs: int, taps: int, bias: bool = True) -> None:
@@ -52,20 +53,9 @@ def plain(config: dict[str, Any], compiled: bool = False) -> Any:
             x = x + self.proj(seen.flatten(0, 1).flatten(1)[inverse])
             return x + self.mlp(self.norm2(x))
 
-    def patches(counts: list[int], size: int) -> tuple[Any, Any]:
-        """The voxel of each place of the patches, the place of each voxel."""
-        size, pad, unpad, at, begin = min(size, *counts), [], [], 0, 0
-        for num in counts:
-            whole = -(-num // size) * size
-            pad += [at + (place if place < num else place - size) for place in range(whole)]
-            unpad += range(begin, begin + num)
-            at, begin = at + num, begin + whole
-        return torch.tensor(pad).view(-1, size), torch.tensor(unpad)
-
     def stage(width: int, heads: int, depth: int) -> Any:
-        return nn.ModuleList(
-            torch.compile(Block(width, heads)) if compiled else Block(width, heads) for _ in range(depth)
-        )
+        blocks: list[Any] = [Block(width, heads) for _ in range(depth)]
+        return nn.ModuleList(map(torch.compile, blocks) if compiled else blocks)
 
     class Backbone(nn.Module):
         def __init__(self) -> None:
@@ -74,7 +64,7 @@ def plain(config: dict[str, Any], compiled: bool = False) -> Any:
             norm = partial(nn.BatchNorm1d, eps=1e-3)
             self.stem = Conv(config["in_channels"], enc[0], 5, bias=False)
             self.stem_norm = norm(enc[0])
-            self.down = nn.ModuleList(nn.Linear(*pair) for pair in zip(enc, enc[1:]))
+            self.down = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(enc))
             self.down_norm = nn.ModuleList(norm(width) for width in enc[1:])
             self.enc = nn.ModuleList(map(stage, enc, config["enc_num_head"], config["enc_depths"]))
             coarser = [*dec[1:], enc[-1]]
@@ -88,7 +78,9 @@ def plain(config: dict[str, Any], compiled: bool = False) -> Any:
             self.dec = nn.ModuleList(map(stage, dec, config["dec_num_head"], config["dec_depths"]))
 
         def blocks(self, blocks: Any, x: Any, carried: Any, level: dict[str, Any], size: int) -> Any:
-            pad, unpad = (each.to(x.device) for each in patches(level["counts"], size))
+            size = min(size, *level["counts"])
+            pad, unpad, _ = patches(level["batch"], level["counts"], size)
+            pad = pad.view(-1, size)
             for i, block in enumerate(blocks):
                 o = i % len(level["order"])
                 order, inverse = level["order"][o][pad], unpad[level["inverse"][o]]
@@ -119,7 +111,7 @@ def plain(config: dict[str, Any], compiled: bool = False) -> Any:
                     x = F.gelu(self.down_norm[s - 1](x))
                 table = kernels.sparse_neighbors(grid, batch, 3, impl="torch")
                 level |= {"order": order, "inverse": inverse, "table": table}
-                level["counts"] = batch.bincount().tolist()
+                level |= {"batch": batch, "counts": batch.bincount().tolist()}
                 levels.append(level)
                 x = self.blocks(blocks, x, x, level, config["enc_patch_size"][s])
             for s in reversed(range(len(skips))):
@@ -139,7 +131,7 @@ class Plain:
 
         self._machine, self._device = machine, torch.device(machine.device)
         self._made: dict[str, Any] = {}
-        self.version = torch.__version__
+        self.version = str(torch.__version__)
 
     def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch

@@ -4,6 +4,8 @@ patches."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -86,7 +88,7 @@ def test_segment_max(impl, features):
     indices = torch.randperm(50, generator=generator)
     ends = [0, 1, 4, 12, 13, 29, 50]
     found = kernels.segment_max(x, indices, torch.tensor(ends), impl=impl)
-    rows = [x[indices[a:b]].amax(0) for a, b in zip(ends, ends[1:])]
+    rows = [x[indices[a:b]].amax(0) for a, b in pairwise(ends)]
     torch.testing.assert_close(found, torch.stack(rows), rtol=0, atol=0, equal_nan=True)
 
 

@@ -35,7 +35,8 @@ def test_clouds_have_as_many_voxels_at_each_level_as_the_case_says(held_out: boo
     specs = trial_specs(case, build_module(Overlay.over_baseline(), case, "meta"))
     found = draw({name: specs[name] for name in ("arg.grid_coord", "arg.offset")}, case, seed=1)
     grid, ends = found["arg.grid_coord"], found["arg.offset"].tolist()
-    assert 0 <= int(grid.min()) and int(grid.max()) < 1 << case.inputs["depth"]
+    assert int(grid.min()) >= 0
+    assert int(grid.max()) < 1 << case.inputs["depth"]
     clouds = grid.tensor_split(ends[:-1])
     counts = [len((cloud >> level).unique(dim=0)) for level in range(3) for cloud in clouds]
     assert tuple(counts) == case.inputs["counts"]
