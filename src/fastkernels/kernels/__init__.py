@@ -17,6 +17,7 @@ from fastkernels.kernels.base import registered as registered
 from fastkernels.kernels.base import reload_policy as reload_policy
 from fastkernels.kernels.base import skipped as skipped
 from fastkernels.kernels.base import use as use
+from fastkernels.kernels.batch_norm import batch_norm as batch_norm
 from fastkernels.kernels.bias_activation import bias_activation as bias_activation
 from fastkernels.kernels.bitnet_linear import bitnet_linear as bitnet_linear
 from fastkernels.kernels.box_decode import box_decode as box_decode
@@ -25,6 +26,7 @@ from fastkernels.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from fastkernels.kernels.causal_conv1d import causal_conv1d_update as causal_conv1d_update
 from fastkernels.kernels.clamped_glu import clamped_glu as clamped_glu
 from fastkernels.kernels.clipped_sgd import clipped_sgd as clipped_sgd
+from fastkernels.kernels.coarsen import coarsen as coarsen
 from fastkernels.kernels.conv1d import conv1d as conv1d
 from fastkernels.kernels.conv2d import conv2d as conv2d
 from fastkernels.kernels.conv2d_activation import conv2d_activation as conv2d_activation
@@ -116,16 +118,20 @@ from fastkernels.kernels.sample import sample as sample
 from fastkernels.kernels.sample import sample_part as sample_part
 from fastkernels.kernels.sample_grid import sample_grid as sample_grid
 from fastkernels.kernels.scaled_add import scaled_add as scaled_add
+from fastkernels.kernels.segment_max import segment_max as segment_max
 from fastkernels.kernels.selective_scan import selective_scan as selective_scan
 from fastkernels.kernels.selective_scan import selective_state_update as selective_state_update
+from fastkernels.kernels.serialize import serialize as serialize
 from fastkernels.kernels.sigmoid_gate import sigmoid_gate as sigmoid_gate
 from fastkernels.kernels.sinusoidal import sinusoidal as sinusoidal
 from fastkernels.kernels.sliding_attention import sliding_attention as sliding_attention
 from fastkernels.kernels.sliding_attention import sliding_attention_grad as sliding_attention_grad
 from fastkernels.kernels.softcap import softcap as softcap
 from fastkernels.kernels.softmax import softmax as softmax
+from fastkernels.kernels.sparse_conv import sparse_conv as sparse_conv
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm
 from fastkernels.kernels.sparse_mm import sparse_mm_add as sparse_mm_add
+from fastkernels.kernels.sparse_neighbors import sparse_neighbors as sparse_neighbors
 from fastkernels.kernels.spherical_harmonics import spherical_harmonics as spherical_harmonics
 from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
 from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan

@@ -26,7 +26,7 @@ from typing import get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from fastkernels.loader import distributions, ranks, routing, splats
+from fastkernels.loader import clouds, distributions, ranks, routing, splats
 from fastkernels.loader.batches import Layout, PackedKeys, case_pool_blocks, layout, pool_rows, varied
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
@@ -179,6 +179,10 @@ def draw_links(
             value = splats.drawn(spec, case, _seed(seed, "splats"), device)
             drawn[name] = value.expand(links, *value.shape)
             continue
+        if spec.draw.startswith("clouds."):
+            value = clouds.drawn(spec, case, _seed(seed, "clouds"), device)
+            drawn[name] = value.expand(links, *value.shape)
+            continue
         if spec.draw == "replicated":
             own, as_normal = ranks.own_name(name), spec.model_copy(update={"draw": "normal"})
             value = draw_links({own: as_normal}, case, seed, lambda _: 1, distribution, device)[own]
@@ -325,7 +329,7 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * gain, high=1.5 * gain)
     if name.endswith("correction_bias"):  # decides where the scores of two experts are close, and only there
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=-0.05, high=0.05)
-    low = -0.5 if name.endswith("bias") else 0.5
+    low = -0.5 if name.endswith(("bias", "running_mean")) else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 
 

@@ -3,7 +3,7 @@
     norm weights   uniform 0.5 .. 1.5            vectors that are no bias; of an `unscaled_.._norm` of K
                                                  features K^(1/4) times as small, of a `signed_norm` with
                                                  random signs
-    biases         normal, std 0.1
+    biases         normal, std 0.1               means that a norm takes off, too
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head; an
                                                  `..._embedder` is a projection
     matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row, in a stack [E, N, K]
@@ -131,7 +131,7 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
     if is_share(names[0]):
         return "shares"
     if names[0].rpartition(".")[2] == "bias" or parameter.dim() <= 1:
-        return "bias" if names[0].endswith("bias") else "norm"
+        return "bias" if names[0].endswith(("bias", "running_mean")) else "norm"
     if is_filters(parameter):
         return "filters"
     return "embedding" if all(map(is_table, names)) else "matrix"

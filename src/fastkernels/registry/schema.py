@@ -48,7 +48,7 @@ class ExtraCase(Record):
     size: Size
     dtype: DType
     init: dict[str, Any]
-    inputs: dict[str, TensorSpec | bool | int | float | str | list[list[int]] | None]
+    inputs: dict[str, TensorSpec | bool | int | float | str | tuple[int, ...] | list[list[int]] | None]
     batch: Batch | None = None
     routing: Routing | None = None
     ranks: PositiveInt = 1
