@@ -92,13 +92,22 @@ def _by_bags(
     resolutions: Sequence[int],
     offsets: Sequence[int],
 ) -> Tensor:
-    """The corners of each cell are a bag of rows with weights."""
-    levels = [_corners(x_M3, level, scales, resolutions, offsets) for level in range(len(scales))]
-    weight_ML8, row_ML8 = (torch.stack(parts, 1) for parts in zip(*levels))
+    """All levels and corners at once; those of a cell are a bag of rows with weights."""
+    side_L1, first_L1 = torch.tensor(resolutions)[:, None], torch.tensor(offsets[:-1])[:, None]
+    rows_L1 = torch.tensor(offsets).diff()[:, None]
+    p_ML3 = x_M3[:, None] * torch.tensor(scales, dtype=x_M3.dtype)[:, None] + 0.5
+    g_ML3 = p_ML3.floor()
+    is_after_83 = torch.tensor(list(product((False, True), repeat=3)))
+    w_ML83 = (p_ML3 - g_ML3)[:, :, None]
+    weight_ML8 = torch.where(is_after_83, w_ML83, 1 - w_ML83).prod(-1)
+    x_ML8, y_ML8, z_ML8 = (g_ML3.long()[:, :, None] + is_after_83).unbind(-1)
+    hashed_ML8 = x_ML8 ^ (y_ML8 * PRIMES[0] & _WORD) ^ (z_ML8 * PRIMES[1] & _WORD)
+    counted_ML8 = x_ML8 + side_L1 * (y_ML8 + side_L1 * z_ML8)
+    row_ML8 = torch.where(side_L1**3 <= rows_L1, counted_ML8, hashed_ML8) % rows_L1 + first_L1
     bags_BF = torch.nn.functional.embedding_bag(
         row_ML8.flatten(0, 1), table_EF, mode="sum", per_sample_weights=weight_ML8.flatten(0, 1)
     )
-    return bags_BF.view(len(x_M3), -1)
+    return bags_BF.view(len(x_M3), len(scales) * table_EF.shape[1])
 
 
 def _one_dtype(x_M3: Tensor, table_EF: Tensor, *_: object) -> str | None:
@@ -115,7 +124,7 @@ _hash_encoding = Kernel(
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("inductor", compiled(_reference)),
-        Implementation("torch", _by_bags, devices=("cpu", "cuda"), unsupported=_one_dtype),
+        Implementation("torch", _by_bags, devices=("cpu",), unsupported=_one_dtype),
     ),
     rows=lambda x_M3, *_: len(x_M3),
     work=lambda tally, x_M3, table_EF, scales, *_: tally.look_up(table_EF, 8 * len(scales) * len(x_M3)),

@@ -38,6 +38,11 @@ def cone_angle_of(aabb_scale: int) -> float:
     return 1 / 256 if aabb_scale > 1 else 0.0
 
 
+def is_even(cone_angle: float) -> bool:
+    """Whether all steps are of one length."""
+    return cone_angle <= _NO_CONE
+
+
 def bends(cone_angle: float) -> tuple[float, float, float]:
     """(l, a, b): steps are of one length below the place a and above b, and distances exp(l n) between."""
     rate = math.log1p(cone_angle)
@@ -46,7 +51,7 @@ def bends(cone_angle: float) -> tuple[float, float, float]:
 
 def place_of(t: Tensor, cone_angle: float) -> Tensor:
     """n(t)"""
-    if cone_angle <= _NO_CONE:
+    if is_even(cone_angle):
         return t / S_MIN
     rate, first, last = bends(cone_angle)
     near, far = S_MIN / rate, S_MAX / rate
@@ -56,7 +61,7 @@ def place_of(t: Tensor, cone_angle: float) -> Tensor:
 
 def distance_of(n: Tensor, cone_angle: float) -> Tensor:
     """t(n), the inverse."""
-    if cone_angle <= _NO_CONE:
+    if is_even(cone_angle):
         return n * S_MIN
     rate, first, last = bends(cone_angle)
     near, far = S_MIN / rate, S_MAX / rate

@@ -25,8 +25,7 @@ from fastkernels.kernels.base import Implementation, Kernel
 from fastkernels.kernels.init_rays import distance_of
 from fastkernels.kernels.occupancy import cascades_of, morton, side_of
 
-_AT_ONCE = 1 << 20  # places of all rays together
-_FEWEST, _MOST = 16, 256  # places of a ray at once
+_AT_ONCE = 16  # places of a ray for each sample
 _undecided = 0.0  # how far from a wall, relative to the box, a place counts as behind it
 
 Samples = tuple[Tensor, Tensor, Tensor]
@@ -43,6 +42,7 @@ def _reference(
     num_samples: int,
 ) -> Samples:
     """Every place of the lattice is looked at, some of every ray at once, until each ray has ended."""
+    places = _AT_ONCE * num_samples
     rays, side = len(origins_R3), side_of(density_grid_MB, aabb_scale)
     u_RK3 = origins_R3.new_zeros(rays, num_samples, 3)
     deltas_RK = origins_R3.new_zeros(rays, num_samples)
@@ -52,7 +52,6 @@ def _reference(
     live = (steps_R >= 0).nonzero().squeeze(1)
     at, found = steps_R[live].long(), torch.zeros_like(live)
     while len(live):
-        places = min(_MOST, max(_FEWEST, _AT_ONCE // len(live)))
         k_RP = at[:, None] + torch.arange(places, device=at.device)
         n_RP = starts_R[live, None] + k_RP
         t_RP = distance_of(n_RP, cone_angle)

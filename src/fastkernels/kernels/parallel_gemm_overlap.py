@@ -91,7 +91,9 @@ def gemm_all_reduce(x_TK: Tensor, weight_NK: Tensor) -> Tensor:
     slots = [handle.get_buffer(rank, shape, x_TK.dtype) for rank in range(here.size)]
     others = [(here.rank + step) % here.size for step in range(1, here.size)]
     y_TN = x_TK.new_empty((tokens, width))
-    for piece, (x_PK, y_PN) in enumerate(zip(*(one.tensor_split(pieces) for one in (x_TK, y_TN)), strict=True)):
+    for piece, (x_PK, y_PN) in enumerate(
+        zip(*(one.tensor_split(pieces) for one in (x_TK, y_TN)), strict=True)
+    ):
         x_of, y_of = x_PK.tensor_split(here.size), y_PN.tensor_split(here.size)
         for rank in (*others, here.rank):
             torch.mm(x_of[rank], weight_NK.T, out=slots[rank][piece, here.rank, : len(x_of[rank])])

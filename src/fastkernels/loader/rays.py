@@ -59,7 +59,11 @@ def _cameras(count: int, inputs: dict[str, Any], seed: int) -> dict[str, Tensor]
         cameras.append(torch.cat((turn, 0.5 - turn @ views[-1][:3, 3:]), 1))
     middle = inputs["width"] / 2, inputs["height"] / 2
     intrinsic = torch.tensor([[focal, 0, middle[0]], [0, focal, middle[1]], [0, 0, 1]], device="cpu")
-    return {"viewmats": torch.stack(views), "cameras": torch.stack(cameras), "Ks": intrinsic.expand(count, 3, 3)}
+    return {
+        "viewmats": torch.stack(views),
+        "cameras": torch.stack(cameras),
+        "Ks": intrinsic.expand(count, 3, 3),
+    }
 
 
 def _any_rays(count: int, cone_angle: float, seed: int, device: str) -> dict[str, Tensor]:
