@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ def encoded(x_M3: Tensor, table_EF: Tensor, levels: Levels) -> Tensor:
 def network(name: str) -> tuple[Tensor, list[Tensor]]:
     rows, inputs, neurons, outputs, hidden = NETWORKS[name]
     generator, widths = torch.Generator().manual_seed(rows), [inputs, *[neurons] * hidden, outputs]
-    weights = [torch.randn(n, k, generator=generator) / k**0.5 for k, n in zip(widths, widths[1:])]
+    weights = [torch.randn(n, k, generator=generator) / k**0.5 for k, n in pairwise(widths)]
     return torch.randn(rows, inputs, generator=generator), weights
 
 

@@ -10,7 +10,6 @@ every program: they stay in the cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton

@@ -77,8 +77,8 @@ def _exit(at, direction, half, cell, SIDE: tl.constexpr, FAR_AWAY: tl.constexpr)
 
 
 @triton.jit(do_not_specialize=["rays"])
-def _march(origins, directions, starts, steps, grid, out_x, out_deltas, out_steps, rays, low, high, size, rate,
-           first, last, SAMPLES: tl.constexpr, CASCADES: tl.constexpr, SIDE: tl.constexpr,
+def _march(origins, directions, starts, steps, grid, out_x, out_deltas, out_steps, rays, low, high, size,
+           rate, first, last, SAMPLES: tl.constexpr, CASCADES: tl.constexpr, SIDE: tl.constexpr,
            NEAR: tl.constexpr, FAR: tl.constexpr, S_MIN: tl.constexpr, S_MAX: tl.constexpr,
            IS_EVEN: tl.constexpr, FAR_AWAY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     ray = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

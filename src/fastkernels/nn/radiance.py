@@ -18,7 +18,7 @@ from fastkernels.nn.occupancy import of_densities
 from fastkernels.nn.weight_map import WeightMap
 
 # A trained table gives densities from nearly nothing to walls, so that rays end at different depths.
-_TABLE = 24.0
+_TABLE = 48.0
 _PADDED = 16
 _FLAT, _DENSITIES = "params_binary", "density_grid_binary"
 

@@ -21,7 +21,7 @@
                                                  makes a matrix of std 1/sqrt(fan_in)
     shares         uniform 0 .. 1                of the token before in a shifted one: `x_x`, `x_k`
     splats         uniform                       logarithms of sizes and logits of opacities (splats.py)
-    hash tables    uniform -24 .. 24             of grids (radiance.py)
+    hash tables    uniform -48 .. 48             of grids (radiance.py)
     occupancy      cubes of cells                bits of a `density_grid` (occupancy.py)
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A rank's

@@ -35,8 +35,10 @@ class SphericalHarmonicsEncoding(nn.Module):
         reader = ConfigReader(encoding_config)
         reader.choice("otype", {"SphericalHarmonics": None})
         self.degree = reader.integer("degree")
-        if n_input_dims != 3 or self.degree > 4:
-            raise ValueError(f"{n_input_dims} input dims and degree {self.degree}: served are 3, and 1 to 4")
+        if n_input_dims != 3:
+            raise ValueError(f"n_input_dims must be 3, not {n_input_dims}")
+        if self.degree > 4:
+            raise reader.error("degree", f"must be 1 to 4, not {self.degree}")
         self.n_output_dims = self.degree**2
 
     def forward(self, x: Tensor) -> Tensor:
