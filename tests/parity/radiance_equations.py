@@ -1,5 +1,5 @@
-"""A hash-grid radiance field from its equations, pixel by pixel and place by place in Python floats, without skipping,
-rounds or batches. `wrong` makes one of the mistakes that renderers have been seen to make."""
+"""A hash-grid radiance field from its equations, pixel by pixel and place by place in Python floats, without
+skipping, rounds or batches. `wrong` makes one of the mistakes that renderers have been seen to make."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Field:
     # ------------------------------------------------------------ rays
 
     def image(self, transform: Tensor, K: Tensor, every: int = 1) -> Tensor:
-        """[pixels, 4], row by row, of a NeRF camera [4, 4], which looks along -z with y up, and the intrinsics
-        [3, 3]. every: so many pixels one is taken."""
+        """[pixels, 4], row by row, of a NeRF camera [4, 4], which looks along -z with y up, and intrinsics
+        [3, 3]. One of `every` pixels is taken."""
         pose, (width, height) = transform.double().clone(), (self.config["width"], self.config["height"])
         pose[:3, 1:3] *= -1
         offset = torch.tensor(self.config["offset"], dtype=torch.float64)

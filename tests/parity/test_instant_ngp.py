@@ -1,5 +1,5 @@
-"""Our renderer against its equations in float64, pixel by pixel, float32 on the CPU; its invariants; snapshots as the
-reference writes them. The reference itself needs a GPU and its sources."""
+"""Our renderer against its equations in float64, pixel by pixel, float32 on the CPU; its invariants;
+snapshots as the reference writes them. The reference itself needs a GPU and its sources."""
 
 from __future__ import annotations
 

@@ -74,4 +74,4 @@ def fused_mlp(x_MK: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def _padded(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
+    return max(16, 1 << (width - 1).bit_length())

@@ -87,7 +87,8 @@ def spherical_harmonics(
 
 def _encoding(dirs_M3: Tensor, degree: int) -> Tensor:
     wide = torch.promote_types(dirs_M3.dtype, torch.float32)
-    return torch.stack(basis(*dirs_M3.to(wide).unbind(-1), degree), -1).to(dirs_M3.dtype)
+    x, y, z = dirs_M3.to(wide).unbind(-1)
+    return torch.stack(basis(x, y, z, degree), -1).to(dirs_M3.dtype)
 
 
 _sh_encoding = Kernel(

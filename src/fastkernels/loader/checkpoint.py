@@ -2,8 +2,8 @@
 
 A folder holds `model.safetensors`, or shards with `model.safetensors.index.json`; one of diffusers calls them
 `diffusion_pytorch_model.safetensors`. Without such a file `pytorch_model.bin` (`diffusion_pytorch_model.bin`)
-is read, whole or in shards: tensors alone, code in it is never run. Without that, `point_cloud.ply` (ply.py) or the
-one file `*.ingp` (snapshot.py).
+is read, whole or in shards: tensors alone, code in it is never run. Without that, `point_cloud.ply` (ply.py)
+or the one file `*.ingp` (snapshot.py).
 """
 
 from __future__ import annotations

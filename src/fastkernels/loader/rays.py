@@ -87,10 +87,12 @@ def _sure_rays(
 ) -> dict[str, Tensor]:
     found = _any_rays(count, cone_angle, seed, device)
     cells = random_grid(grid, seed).to(device)
-    rays = [value if name == "steps" else value.double() for name, value in found.items()]
+    rays = [found[name].double() for name in ("origins", "directions", "starts")]
+    scene = (found["steps"], cells, aabb_scale, cone_angle, most)
 
     def marched() -> tuple[Tensor, ...]:
-        return kernels.march_rays(*rays, cells, aabb_scale, cone_angle, most, impl="reference")
+        origins, directions, starts = rays
+        return kernels.march_rays(origins, directions, starts, *scene, impl="reference")
 
     samples, _, ends = marched()
     with other_way(ROUNDINGS):

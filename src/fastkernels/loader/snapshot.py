@@ -1,4 +1,4 @@
-"""A snapshot of a trained radiance field (`.ingp`): MessagePack, compressed by zlib or gzip, read as two tensors.
+"""A snapshot of a trained radiance field (`.ingp`) as two tensors: MessagePack, compressed by zlib or gzip.
 
     params_binary           all parameters, float16 or float32
     density_grid_binary     the optical thickness of each cell, float16
