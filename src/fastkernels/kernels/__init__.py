@@ -50,6 +50,7 @@ from fastkernels.kernels.expert_parallel import local_experts as local_experts
 from fastkernels.kernels.experts import experts as experts
 from fastkernels.kernels.experts_mxfp4 import experts_mxfp4 as experts_mxfp4
 from fastkernels.kernels.frame_attention import frame_attention as frame_attention
+from fastkernels.kernels.fused_mlp import fused_mlp as fused_mlp
 from fastkernels.kernels.gated_rms_norm import gated_rms_norm as gated_rms_norm
 from fastkernels.kernels.gla import chunk_gla as chunk_gla
 from fastkernels.kernels.gla import recurrent_gla as recurrent_gla
@@ -60,6 +61,8 @@ from fastkernels.kernels.group_norm_film import group_norm_film as group_norm_fi
 from fastkernels.kernels.grouped_linear import grouped_linear as grouped_linear
 from fastkernels.kernels.grouped_linear_glu import grouped_linear_glu as grouped_linear_glu
 from fastkernels.kernels.grouped_linear_mxfp4 import grouped_linear_mxfp4 as grouped_linear_mxfp4
+from fastkernels.kernels.hash_encoding import hash_encoding as hash_encoding
+from fastkernels.kernels.init_rays import init_rays as init_rays
 from fastkernels.kernels.kv_cache import store_kv as store_kv
 from fastkernels.kernels.l2_norm import l2_norm as l2_norm
 from fastkernels.kernels.late_interaction import late_interaction as late_interaction
@@ -77,6 +80,7 @@ from fastkernels.kernels.log_confidence import log_confidence as log_confidence
 from fastkernels.kernels.log_mel import log_mel as log_mel
 from fastkernels.kernels.log_mel import mel_filters as mel_filters
 from fastkernels.kernels.low_bit_dequant import low_bit_dequant as low_bit_dequant
+from fastkernels.kernels.march_rays import march_rays as march_rays
 from fastkernels.kernels.max_pool2d import max_pool2d as max_pool2d
 from fastkernels.kernels.max_tokens import max_tokens as max_tokens
 from fastkernels.kernels.mean_pool import mean_pool as mean_pool
@@ -132,6 +136,7 @@ from fastkernels.kernels.sparse_conv import sparse_conv as sparse_conv
 from fastkernels.kernels.sparse_mm import sparse_mm as sparse_mm
 from fastkernels.kernels.sparse_mm import sparse_mm_add as sparse_mm_add
 from fastkernels.kernels.sparse_neighbors import sparse_neighbors as sparse_neighbors
+from fastkernels.kernels.spherical_harmonics import sh_encoding as sh_encoding
 from fastkernels.kernels.spherical_harmonics import spherical_harmonics as spherical_harmonics
 from fastkernels.kernels.squeeze_excite import squeeze_excite as squeeze_excite
 from fastkernels.kernels.ssd_scan import ssd_scan as ssd_scan
@@ -147,4 +152,5 @@ from fastkernels.kernels.topk_scores import topk_scores as topk_scores
 from fastkernels.kernels.topk_softmax import topk_softmax as topk_softmax
 from fastkernels.kernels.upsample import upsample as upsample
 from fastkernels.kernels.upsample_concat import upsample_concat as upsample_concat
+from fastkernels.kernels.volume_composite import volume_composite as volume_composite
 from fastkernels.kernels.window_attention import window_attention as window_attention
