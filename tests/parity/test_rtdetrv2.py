@@ -95,7 +95,12 @@ def errors(model: RTDetrV2ForObjectDetection, size: tuple[int, int, int]) -> dic
         last_logits, boxes = model.decode(memory, output, cells, spatial_shapes(*size[1:]))
     chosen = logits.gather(1, cells[..., None].expand(-1, -1, logits.shape[-1]))
     results = {f"map {i}": found[i] for i in range(3)}
-    results |= {"chosen logits": chosen, "chosen boxes": found["boxes"], "logits": last_logits, "boxes": boxes}
+    results |= {
+        "chosen logits": chosen,
+        "chosen boxes": found["boxes"],
+        "logits": last_logits,
+        "boxes": boxes,
+    }
     wanted = expected(size)
     assert results.keys() == wanted.keys()
     return {name: error(results[name], wanted[name]) for name in wanted}
@@ -218,7 +223,9 @@ def test_a_checkpoint_that_does_not_fit_is_told_by_its_names():
     for name in (f"{LAST}.weight", f"model.decoder.{LAST}.weight"):
         del broken[name]
     del broken["model.encoder.pan_blocks.0.bottlenecks.1.conv2.norm.running_mean"]
-    broken["model.backbone.model.encoder.stages.1.layers.0.shortcut.1.convolution.weight"] = torch.zeros(3, 3, 1, 1)
+    broken["model.backbone.model.encoder.stages.1.layers.0.shortcut.1.convolution.weight"] = torch.zeros(
+        3, 3, 1, 1
+    )
     broken["model.decoder.layers.2.mlp.fc1.weight"] = torch.zeros(2, 2)
     with pytest.raises(WeightsError) as raised:
         load_weights(RTDetrV2ForObjectDetection(TINY), broken.items())
@@ -259,7 +266,9 @@ def test_parameter_counts():
         small = [m for n, m in theirs.named_modules() if ".bottlenecks." in n and n.endswith("conv2.conv")]
         left_out += sum(conv.weight.numel() + 2 * conv.out_channels for conv in small)
         norms = [m for m in theirs.modules() if isinstance(m, nn.BatchNorm2d)]
-        frozen = sum(m.weight.numel() for m in theirs.modules() if type(m).__name__.endswith("FrozenBatchNorm2d"))
+        frozen = sum(
+            m.weight.numel() for m in theirs.modules() if type(m).__name__.endswith("FrozenBatchNorm2d")
+        )
         left_out += sum(m.num_features for m in norms) - sum(conv.out_channels for conv in small) - frozen
         assert sum(p.numel() for p in model.parameters()) == published - left_out
 

@@ -77,9 +77,7 @@ def _torch_unsupported(value_BNHD: Tensor, *_: object) -> str | None:
     return "computes in float32" if value_BNHD.dtype == torch.float64 else None
 
 
-def _work(
-    tally: Tally, value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_BQHP: Tensor
-) -> None:
+def _work(tally: Tally, value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_BQHP: Tensor) -> None:
     """Of the value as many cells as there are around places, four each: few queries do not read all."""
     batch, queries, _, places = weights_BQHP.shape
     tally.look_up(value_BNHD, max(1, 4 * batch * queries * places // value_BNHD.shape[1]))
@@ -116,7 +114,9 @@ def deformable_sampling(
     if value_BNHD.shape[1] != cells:
         raise ValueError(f"maps of {list(sides)} have {cells} cells, the value has {value_BNHD.shape[1]}")
     if places_BQHP2.shape != (*weights_BQHP.shape, 2):
-        raise ValueError(f"places {list(places_BQHP2.shape)} are not those of {list(weights_BQHP.shape)} weights")
+        raise ValueError(
+            f"places {list(places_BQHP2.shape)} are not those of {list(weights_BQHP.shape)} weights"
+        )
     if weights_BQHP.shape[-1] % (len(sides) // 2):
         raise ValueError(f"{weights_BQHP.shape[-1]} places do not fall evenly into {len(sides) // 2} maps")
     return _deformable_sampling(value_BNHD, list(sides), places_BQHP2, weights_BQHP, impl=impl)

@@ -112,7 +112,9 @@ class CSPRepLayer(nn.Module):
         super().__init__()
         self.conv1 = ConvNormAct(in_channels, out_channels)
         self.conv2 = ConvNormAct(in_channels, out_channels)
-        self.bottlenecks = nn.Sequential(*(ConvNormAct(out_channels, out_channels, 3) for _ in range(num_blocks)))
+        self.bottlenecks = nn.Sequential(
+            *(ConvNormAct(out_channels, out_channels, 3) for _ in range(num_blocks))
+        )
         self.fuses = Fusion(self, "conv2")
 
     def forward(self, hidden_state: Tensor) -> Tensor:

@@ -136,9 +136,9 @@ class RTDetrV2ForObjectDetection(nn.Module):
         shapes = spatial_shapes(rows, columns)
         logits_BQC, boxes_BQ4 = self.decode(memory_BNE, output_BNE, self.select(logits_BNC), shapes)
         best_BK1 = self.best(logits_BQC)[..., None]
-        best_logits_BK, labels_BK = logits_BQC.gather(
-            1, best_BK1.expand(-1, -1, logits_BQC.shape[-1])
-        ).max(-1)
+        best_logits_BK, labels_BK = logits_BQC.gather(1, best_BK1.expand(-1, -1, logits_BQC.shape[-1])).max(
+            -1
+        )
         centre_BK2, size_BK2 = boxes_BQ4.gather(1, best_BK1.expand(-1, -1, 4)).split(2, dim=-1)
         corners_BK4 = torch.cat((centre_BK2 - size_BK2 / 2, centre_BK2 + size_BK2 / 2), dim=-1)
         corners_BK4 *= corners_BK4.new_tensor([columns, rows, columns, rows])
@@ -163,9 +163,7 @@ def anchors(shapes: list[list[int]], like: Tensor) -> tuple[Tensor, Tensor]:
     dtype, device = torch.promote_types(like.dtype, torch.float32), like.device
     of_maps = []
     for level, (rows, columns) in enumerate(shapes):
-        y_Y, x_X = (
-            (torch.arange(side, dtype=dtype, device=device) + 0.5) / side for side in (rows, columns)
-        )
+        y_Y, x_X = ((torch.arange(side, dtype=dtype, device=device) + 0.5) / side for side in (rows, columns))
         y_N, x_N = torch.cartesian_prod(y_Y, x_X).unbind(1)
         side_N = torch.full_like(x_N, ANCHOR_SIDE * 2**level)
         of_maps.append(torch.stack((x_N, y_N, side_N, side_N), dim=1))
@@ -287,7 +285,10 @@ def weight_map(depths: list[int], width: int, decoder: dict[str, Any]) -> Weight
         "model.enc_score_head.*": "enc_score_head.*",
         "model.enc_bbox_head.layers.*.*": "enc_bbox_head.layers.*.linear.*",
     }
-    heads = [f"class_embed.{last}", *(f"bbox_embed.{i}.layers.{j}" for i in range(last + 1) for j in range(3))]
+    heads = [
+        f"class_embed.{last}",
+        *(f"bbox_embed.{i}.layers.{j}" for i in range(last + 1) for j in range(3)),
+    ]
     repeated = {f"{head}.{k}": f"model.decoder.{head}.{k}" for head in heads for k in ("weight", "bias")}
     earlier = [f"{below}class_embed.{i}.*" for i in range(last) for below in ("", "model.decoder.")]
     ignored = (*earlier, "model.denoising_class_embed.weight", f"{sampling}.n_points_scale")
