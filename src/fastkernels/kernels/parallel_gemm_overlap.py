@@ -3,8 +3,8 @@
     gemm_reduce_scatter     the product writes each rank's rows into that rank's memory, its own last: without
                             a copy, and without a processor but the product's
     all_gather_gemm         copy engines fetch the others' rows while the rows that are here are multiplied
-    gemm_all_reduce         as gemm_reduce_scatter by pieces of the rows; what is added up of one is fetched by
-                            copy engines while the next is multiplied
+    gemm_all_reduce         as gemm_reduce_scatter, by pieces of the rows: copy engines fetch the sums of one
+                            while the next is multiplied
 
 Whoever uses the workspace ends with a barrier: it is free when a call begins.
 """
