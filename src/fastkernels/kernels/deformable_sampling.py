@@ -7,9 +7,10 @@
 
 B images · Q queries · H heads · D features of a head · N cells, those of all L maps one behind the other, row
 by row; map l has Y_l rows and X_l columns · P places of a query, the first P / L in the first map, and so on.
-Places are columns and rows from 0, the left or upper edge of a map, to 1; cells outside of it are zero. Places,
-weights and sums in float32 (float64 stays float64), rounded once to the dtype of the value. This is torch's
-grid_sample(mode="bilinear", padding_mode="zeros", align_corners=False), there with places from -1 to 1.
+Places are columns and rows from 0, the left or upper edge of a map, to 1; cells outside of it are zero.
+Places, weights and sums in float32 (float64 stays float64), rounded once to the dtype of the value. This is
+torch's grid_sample(mode="bilinear", padding_mode="zeros", align_corners=False), there with places from -1 to
+1.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def _reference(value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_B
     """Four cells around each place, those outside weigh nothing."""
     dtype = torch.promote_types(value_BNHD.dtype, torch.float32)
     value_BNHD_, places, weights = (x.to(dtype) for x in (value_BNHD, places_BQHP2, weights_BQHP))
-    batch, queries, heads, _ = weights.shape
+    batch, _, heads, _ = weights.shape
     image_B111 = torch.arange(batch, device=value_BNHD.device).view(-1, 1, 1, 1)
     head_H1 = torch.arange(heads, device=value_BNHD.device).view(-1, 1)
-    out_BQHD = places.new_zeros((batch, queries, heads, value_BNHD.shape[-1]))
+    out_BQHD = places.new_zeros((*weights.shape[:3], value_BNHD.shape[-1]))
     points, first = weights.shape[-1] * 2 // len(sides), 0
     for level, (rows, columns) in enumerate(zip(sides[::2], sides[1::2])):
         mine = slice(level * points, (level + 1) * points)
@@ -77,9 +78,7 @@ def _torch_unsupported(value_BNHD: Tensor, *_: object) -> str | None:
     return "computes in float32" if value_BNHD.dtype == torch.float64 else None
 
 
-def _work(
-    tally: Tally, value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_BQHP: Tensor
-) -> None:
+def _work(tally: Tally, value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_BQHP: Tensor) -> None:
     """Of the value as many cells as there are around places, four each: few queries do not read all."""
     batch, queries, _, places = weights_BQHP.shape
     tally.look_up(value_BNHD, max(1, 4 * batch * queries * places // value_BNHD.shape[1]))
@@ -108,7 +107,7 @@ def deformable_sampling(
 ) -> Tensor:
     """[B, Q, H, D], contiguous, in the dtype of the value. sides: rows and columns of each map, a flat list.
 
-    Raises KernelError when `impl` cannot serve the call, ValueError where cells, places or weights do not fit.
+    Raises KernelError when `impl` cannot serve the call, ValueError where shapes do not fit.
     """
     if len(sides) % 2 or not sides:
         raise ValueError(f"sides must be rows and columns of each map, not {list(sides)}")
@@ -116,7 +115,9 @@ def deformable_sampling(
     if value_BNHD.shape[1] != cells:
         raise ValueError(f"maps of {list(sides)} have {cells} cells, the value has {value_BNHD.shape[1]}")
     if places_BQHP2.shape != (*weights_BQHP.shape, 2):
-        raise ValueError(f"places {list(places_BQHP2.shape)} are not those of {list(weights_BQHP.shape)} weights")
+        raise ValueError(
+            f"places {list(places_BQHP2.shape)} are not those of {list(weights_BQHP.shape)} weights"
+        )
     if weights_BQHP.shape[-1] % (len(sides) // 2):
         raise ValueError(f"{weights_BQHP.shape[-1]} places do not fall evenly into {len(sides) // 2} maps")
     return _deformable_sampling(value_BNHD, list(sides), places_BQHP2, weights_BQHP, impl=impl)

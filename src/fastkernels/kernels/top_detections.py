@@ -53,7 +53,12 @@ _top_detections = Kernel(
     _reference,
     fake=_fake,
     implementations=(
-        Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=lambda boxes_BN4, logits_BNC, count: too_wide(logits_BNC)),
+        Implementation(
+            "torch",
+            _torch,
+            devices=("cpu", "cuda"),
+            unsupported=lambda boxes_BN4, logits_BNC, count: too_wide(logits_BNC),
+        ),
     ),
     # reference / torch, us, of a tiny detector: 229 / 242.
     cpu=(),
