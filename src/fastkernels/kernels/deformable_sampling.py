@@ -58,7 +58,7 @@ def _reference(value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_B
 
 def _torch(value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_BQHP: Tensor) -> Tensor:
     """grid_sample of each map in float32: of the dtype of the value its places would be rounded, too."""
-    batch, queries, heads, places = weights_BQHP.shape
+    batch, _, heads, places = weights_BQHP.shape
     grid = places_BQHP2.float().mul(2).sub_(1).transpose(1, 2).flatten(0, 1)  # [B H, Q, P, 2]
     weights = weights_BQHP.float().transpose(1, 2).flatten(0, 1)[:, None]
     points, first, out = places * 2 // len(sides), 0, None

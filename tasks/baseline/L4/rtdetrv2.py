@@ -158,7 +158,7 @@ def spatial_shapes(height: int, width: int) -> list[list[int]]:
 
 
 def anchors(shapes: list[list[int]], like: Tensor) -> tuple[Tensor, Tensor]:
-    """The boxes of all maps' cells [N, 4], centre and size, float32 at least; whether they are valid [N, 1]."""
+    """The boxes of all maps' cells [N, 4], float32 at least, and whether they are valid [N, 1]."""
     dtype, device = torch.promote_types(like.dtype, torch.float32), like.device
     of_maps = []
     for level, (rows, columns) in enumerate(shapes):
