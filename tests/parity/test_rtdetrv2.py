@@ -259,8 +259,8 @@ def test_float16_is_finite():
 @pytest.mark.parametrize(("name", "published"), [("r101vd", 76_556_268), ("tiny", 469_593 + 8 * 32)])
 def test_parameter_counts(name: str, published: int):
     """As published, less what is folded (gains, smaller filters of RepVGG blocks) and what training alone
-    reads; of frozen norms shifts, which are no parameters there. The fact sheet counts the tiny one without its
-    embedding for denoising."""
+    reads; of frozen norms shifts, which are no parameters there. The fact sheet counts the tiny one without
+    its embedding for denoising."""
     config = CONFIGS[name]
     with torch.device("meta"):
         theirs, model = reference(config), RTDetrV2ForObjectDetection(config)
