@@ -6,10 +6,10 @@
     bottleneck  y = relu(p(x) + widen(relu(conv(relu(narrow(x))))))
 
 B images, Y, X rows and columns, C input and O output channels. All convolutions are 3 x 3 with padding and
-bias; s is x itself, or a 1 x 1 convolution with bias where O is not C. Of a
-bottleneck narrow (to O / 4 channels) and widen are 1 x 1, conv is 3 x 3 with the stride, norms folded; p is x
-itself, or, of another width or stride, the mean of 2 x 2 places at stride 2 and a 1 x 1 convolution. Rounded to the dtype of x after each
-activation, convolution and sum.
+bias; s is x itself, or a 1 x 1 convolution with bias where O is not C. Of a bottleneck narrow (to O / 4
+channels) and widen are 1 x 1, conv is 3 x 3 with the stride, norms folded; p is x itself, or, of another
+width or stride, the mean of 2 x 2 places at stride 2 and a 1 x 1 convolution. Rounded to the dtype of x after
+each activation, convolution and sum.
 Mirrors diffusers.models.resnet.ResnetBlock2D without a time embedding, and
 diffusers.models.upsampling.Upsample2D with a convolution, and
 transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBottleNeckLayer.
