@@ -4,7 +4,7 @@
     s(t) = sqrt((1 - a_t) / a_t)                                              noise beside one part of image
     t_i = (N - 1 - i) (M // N) + offset,  s_i = s(t_i),  s_N = 0              i = 0 .. N - 1, of N steps
     x_0 = sqrt(s_0^2 + 1) noise
-    e = e_u + g (e_c - e_u)                                                   guided: without and with a prompt
+    e = e_u + g (e_c - e_u)                                               guided: without and with a prompt
     x_{i+1} = x_i + (s_{i+1} - s_i) e(x_i / sqrt(s_i^2 + 1), t_i)
 
 Levels are float64 on the host; what a step computes is float32, and rounded once to the dtype of x. This is

@@ -73,8 +73,8 @@ def bert_arguments(config: ConfigReader) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def clip_weights(arguments: dict[str, Any], unread: tuple[str, ...] = ()) -> WeightMap:
-    """Names of the hub's file; query, key and value fill one matrix. unread: of an encoder that is left before
-    its end."""
+    """Names of the hub's file; query, key and value fill one matrix. unread: of an encoder that is left
+    before its end."""
     layer, ours = "encoder.layers.*", "layers.*"
     names = {
         "embeddings.token_embedding.weight": "embed_tokens.embedding.weight",

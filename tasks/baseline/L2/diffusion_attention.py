@@ -8,11 +8,11 @@ tokens of a frame; or those of an image see each other, or the text.
     single    y = o
     spatial   q, k = rope(q), rope(k),  y = attention(q, k, v) Wo^T + bo        over a frame
     self      y = attention(q, k, v) Wo^T + bo
-    cross     q = x Wq^T,  [k | v] = s Wkv^T,  y = attention(q, k, v) Wo^T + bo            s: features of the text
+    cross     q = x Wq^T,  [k | v] = s Wkv^T,  y = attention(q, k, v) Wo^T + bo        s: features of the text
 
-B requests, L image and S text tokens of each, D hidden, J features of text, H heads, K = D / H head size; scale
-1/sqrt(K). self and cross have a bias in their last product alone.
-Rounded to the dtype of x after each product, norm and rotation, and after the attention.
+B requests, L image and S text tokens of each, D hidden, J features of text, H heads, K = D / H head size;
+scale 1/sqrt(K). self and cross have a bias in their last product alone. Rounded to the dtype of x after each
+product, norm and rotation, and after the attention.
 Mirrors diffusers.models.transformers.transformer_flux.FluxAttention, and of open-oasis
 attention.SpatialAxialAttention and, with a bias, vae.Attention; self and cross:
 diffusers.models.attention_processor.Attention.

@@ -6,9 +6,9 @@ clip_hidden), or of both (clip_projection).
     clip_projection    y = layer_norm(h[end]) Wp^T, and h before the last layer
     t5      h = E[ids];  h = layer_i(h; bias) for each i;  y = rms_norm(h)
 
-B prompts of S tokens, D hidden, P projected, V vocabulary, H heads. `end` is the first token with the id end_id, or, where
-end_id is None, the first of the largest ids. All tokens count, those of padding too. All layers have one bias
-of the scores. Parameters and activations have the dtype of the module.
+B prompts of S tokens, D hidden, P projected, V vocabulary, H heads. `end` is the first token with the id
+end_id, or, where end_id is None, the first of the largest ids. All tokens count, those of padding too. All
+layers have one bias of the scores. Parameters and activations have the dtype of the module.
 Mirrors transformers.models.clip.modeling_clip.CLIPTextModel (`pooler_output`; clip_hidden: one of its
 `hidden_states`), CLIPTextModelWithProjection (`hidden_states[-2]` and `text_embeds`) and
 transformers.models.t5.modeling_t5.T5EncoderModel (`last_hidden_state`), without a mask.

@@ -1,7 +1,7 @@
-"""Stable Diffusion XL: a prompt to features, the noise in an image's latents given the timestep and the prompt,
-latents to an image.
+"""Stable Diffusion XL: a prompt to features, the noise in an image's latents given the timestep and the
+prompt, latents to an image.
 
-    h, (h', pooled) = clip(ids), clip_2(ids_2),  text = [h | h']         features before the last layer of each
+    h, (h', pooled) = clip(ids), clip_2(ids_2),  text = [h | h']        features before the last layer of each
     temb = time_text(t, pooled, sizes),  x = conv_in(latents)
     x = layer_i(x, temb, text),  s_i = x          of each level down; then a convolution to half its sides
     x = resnet(layer(x, temb, text), temb)        in the middle
@@ -9,10 +9,11 @@ latents to an image.
     noise = conv_out(silu(group_norm(x)))
     image = clamp(decoder(post_quant(latents / scaling)) / 2 + 1/2, 0, 1)
 
-B images (with guidance twice: without and with their prompt), Y, X rows and columns of latents, 8 pixels apart,
-C channels of them, N tokens of J features of a prompt, P pooled ones. A level has layers_per_block layers on
-the way down, one more on the way up; what is kept has the output of conv_in and of the convolutions between
-levels in it. Parameters and activations have the dtype of the module; timestep, sizes and images are float32.
+B images (with guidance twice: without and with their prompt), Y, X rows and columns of latents, 8 pixels
+apart, C channels of them, N tokens of J features of a prompt, P pooled ones. A level has layers_per_block
+layers on the way down, one more on the way up; what is kept has the output of conv_in and of the convolutions
+between levels in it. Parameters and activations have the dtype of the module; timestep, sizes and images are
+float32.
 `config` has a section for each part, as diffusers writes it into the folder of that name: `unet`, `vae`,
 `text_encoder` and `text_encoder_2` (CLIP both). Without `vae` there is no decoder, without the text encoders
 prompts are features; the configuration of a U-Net alone stands for its section.
@@ -54,7 +55,6 @@ LATENT_PIXELS = 8  # of a side
 MOST_SIDE, MOST_SEED, MOST_GUIDANCE = 4096, 2**64 - 1, 65
 # Of one launch: images, each of them twice; prompts; images of 1024 x 1024 pixels to decode.
 DENOISED, ENCODED, DECODED = 8, 8, 4
-ATTENDING, PLAIN = "CrossAttn{}Block2D", "{}Block2D"
 
 
 class StableDiffusionXLPipeline(nn.Module):
@@ -130,11 +130,10 @@ class StableDiffusionXLPipeline(nn.Module):
         self.most_tokens = min(clip["max_length"], clip_2["max_length"])
         unread = (f"encoder.layers.{layers}.**", "final_layer_norm.*")
         weights = clip_weights(clip, unread), clip_weights(clip_2)
-        # The projection lies beside the encoder's other tensors, with and without their prefix.
-        projection = WeightMap({"text_encoder_2.text_projection.weight": "text_encoder_2.text_projection.weight"})
         for part, of_part in zip(("text_encoder.", "text_encoder_2."), weights):
             self.weight_map |= of_part.under(part, part)
-        self.weight_map |= projection
+        projection = "text_encoder_2.text_projection.weight"  # in the file it lies beside the encoder
+        self.weight_map |= WeightMap({projection: projection})
 
     def forward(
         self,
@@ -207,9 +206,9 @@ class StableDiffusionXLPipeline(nn.Module):
         guidance: float = 5.0,
         seed: int = 0,
     ) -> Program:
-        """text: ids [N] for the first text encoder, pooled: ids [N] for the second, or what both make of them,
-        features [N, J] and [P]; height and width in pixels, multiples of what the U-Net halves; guidance up
-        to 1: without a second pass -> latents [Y, X, C]"""
+        """text: ids [N] for the first text encoder, pooled: ids [N] for the second, or what both make of
+        them, features [N, J] and [P]; height and width in pixels, multiples of 8 times what the U-Net halves
+        them by; guidance up to 1: without a second pass -> latents [Y, X, C]"""
         self._require(text, pooled)
         self._require_numbers(height, width, steps, guidance, seed)
         if not text.is_floating_point():
@@ -239,8 +238,8 @@ class StableDiffusionXLPipeline(nn.Module):
             return {"image": outputs["latents"]}
         if self.overflows and self.place.dtype == torch.float16:
             raise RequestError(
-                "the autoencoder overflows in float16 (force_upcast in its configuration): ask for latents, or "
-                "load the model in bfloat16 or float32"
+                "the autoencoder overflows in float16 (force_upcast in its configuration): ask for latents, "
+                "or load the model in bfloat16 or float32"
             )
         image = yield Call("to_pixels", outputs["latents"].to(self.place.dtype))
         return {"image": image.permute(1, 2, 0)}
@@ -255,9 +254,9 @@ class StableDiffusionXLPipeline(nn.Module):
         levels: Tensor,
         guidance: Tensor,
     ) -> list[Tensor]:
-        """One step of a batch. state: latents [B, Y, X, C] and how many steps they have behind them, int64 [B];
-        text [B, G, N, J] and pooled [B, G, P] of the G passes, the last of which has the prompt; sizes [B, 6],
-        timesteps [B, S], levels [B, S + 1] and guidance [B] float32 -> the next state"""
+        """One step of a batch. state: latents [B, Y, X, C] and how many steps they have behind them, int64
+        [B]; text [B, G, N, J] and pooled [B, G, P] of the G passes, the last of which has the prompt; sizes
+        [B, 6], timesteps [B, S], levels [B, S + 1] and guidance [B] float32 -> the next state"""
         x, done_B = state
         passes = text.shape[1]
         level_B, next_level_B = (levels.gather(1, at[:, None])[:, 0] for at in (done_B, done_B + 1))
@@ -292,8 +291,8 @@ class StableDiffusionXLPipeline(nn.Module):
             raise RequestError("token ids need text encoders, and the model has none: give features")
         if text.dim() != 1 or text.shape != pooled.shape or not 1 <= len(text) <= self.most_tokens:
             raise RequestError(
-                f"ids {list(text.shape)} and {list(pooled.shape)}: expected one prompt twice, of the same 1 to "
-                f"{self.most_tokens} tokens"
+                f"ids {list(text.shape)} and {list(pooled.shape)}: expected one prompt twice, of the same "
+                f"1 to {self.most_tokens} tokens"
             )
         for name, ids, vocab_size in zip(("text", "pooled"), (text, pooled), self.vocab_sizes):
             low, high = (int(bound) for bound in ids.long().aminmax())
@@ -304,9 +303,8 @@ class StableDiffusionXLPipeline(nn.Module):
     def _require_numbers(self, height: Any, width: Any, steps: Any, guidance: Any, seed: Any) -> None:
         for name, side in (("height", height), ("width", width)):
             if not _is_integer(side) or not 0 < side <= MOST_SIDE or side % self.side_multiple:
-                raise RequestError(
-                    f"{name}={side!r:.60}: must be a multiple of {self.side_multiple} pixels, up to {MOST_SIDE}"
-                )
+                rule = f"a multiple of {self.side_multiple} pixels, up to {MOST_SIDE}"
+                raise RequestError(f"{name}={side!r:.60}: must be {rule}")
         if not _is_integer(steps) or not 1 <= steps <= self.schedule.timesteps:
             raise RequestError(f"steps={steps!r:.60}: must be an integer from 1 to {self.schedule.timesteps}")
         if not isinstance(guidance, (int, float)) or not 0 <= guidance <= MOST_GUIDANCE:
@@ -339,13 +337,11 @@ class UNetSizes:
         require_supported(config)
         channels, groups = config.integers("block_out_channels"), config.integer("norm_num_groups", 32)
         levels = len(channels)
-        down, up = (
-            config.names(f"{way}_block_types", levels, [kind.format(way.title()) for kind in (ATTENDING, PLAIN)])
-            for way in ("down", "up")
-        )
-        attends = [name == ATTENDING.format("Down") for name in down]
-        if attends != [name == ATTENDING.format("Up") for name in up[::-1]] or not attends[-1]:
-            raise config.error("up_block_types", "must attend at the levels of down_block_types, and at the last")
+        attends, on_the_way_up = (attending(config, way, levels) for way in ("down", "up"))
+        if attends != on_the_way_up[::-1] or not attends[-1]:
+            raise config.error(
+                "up_block_types", "must attend at the levels of down_block_types, and at the last"
+            )
         # Its name says otherwise: it is the number of heads.
         heads = of_levels(config, "attention_head_dim", levels)
         depths = of_levels(config, "transformer_layers_per_block", levels)
@@ -399,12 +395,18 @@ class UNetSizes:
         return (UNetLayer2D(*sides, self.temb_channels, *attends) for sides in channels)
 
 
+def attending(config: ConfigReader, way: str, levels: int) -> list[bool]:
+    """Which blocks of a way read the text."""
+    reads, plain = (f"{kind}{way.title()}Block2D" for kind in ("CrossAttn", ""))
+    return [name == reads for name in config.names(f"{way}_block_types", levels, (reads, plain))]
+
+
 def of_levels(config: ConfigReader, key: str, levels: int) -> list[int]:
     """One number for each level; a number alone is that of all."""
     found = config.config.get(key)
     numbers = [config.integer(key)] * levels if isinstance(found, int) else config.integers(key)
     if len(numbers) != levels:
-        raise config.error(key, f"{numbers} has no number for each of the {levels} levels of block_out_channels")
+        raise config.error(key, f"{numbers}: expected one for each of the {levels} block_out_channels")
     return numbers
 
 
