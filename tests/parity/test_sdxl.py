@@ -367,16 +367,6 @@ def test_latents_and_image_of_a_prompt(pipeline: Any, model: Model, guidance: fl
     assert max(errors) < 1e-4
 
 
-def test_company_does_not_count(model: Model) -> None:
-    """Images of one size share launches; another guidance does not part them, none does."""
-    asked = [request(1), request(2, guidance=3.0), request(3, guidance=0.5), request(4, width=96), request(1)]
-    together, alone = model.run(asked), [model.run([one])[0] for one in asked]
-    for one, other in zip(together, alone):
-        torch.testing.assert_close(one["latents"], other["latents"], rtol=0, atol=1e-4)
-    assert (together[0]["latents"] - together[1]["latents"]).abs().max() > 0.1
-    torch.testing.assert_close(together[0]["latents"], together[4]["latents"], rtol=0, atol=1e-4)
-
-
 @torch.inference_mode()
 def test_a_text_of_zeros_adds_a_bias() -> None:
     attention = ours().mid_layer.attention.transformer_blocks[0].attn2
@@ -384,32 +374,6 @@ def test_a_text_of_zeros_adds_a_bias() -> None:
     torch.testing.assert_close(
         attention(hidden, torch.zeros(2, 5, 56)), attention.to_out.bias.expand(2, 6, 64)
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"height": 80}, "height=80: must be a multiple of 32 pixels"),
-        ({"width": 0}, "width=0: must be a multiple"),
-        ({"steps": 0}, "steps=0: must be an integer from 1 to 1000"),
-        ({"guidance": -1.0}, "guidance=-1.0: must be a number from 0 to 65"),
-        ({"seed": -1}, "seed=-1: must be an integer"),
-        ({"pooled": torch.zeros(8, dtype=torch.int64)}, r"ids \[9\] and \[8\]: expected one prompt twice"),
-        ({"pooled": torch.zeros(32)}, "must both be token ids, or both features"),
-        ({"text": torch.full((9,), 100)}, "id 100 in text: the vocabulary has 100"),
-        ({"text": torch.zeros(9, 55), "pooled": torch.zeros(32)}, r"text \[9, 55\]: expected \[tokens, 56\]"),
-        ({"text": torch.zeros(9, 56), "pooled": torch.zeros(31)}, r"pooled \[31\]: expected \[32\]"),
-    ],
-)
-def test_requests_that_are_refused(model: Model, change: dict[str, Any], says: str) -> None:
-    with pytest.raises(Exception, match=says):
-        model.run([request(0, **change)])
-
-
-def test_a_decoder_that_would_overflow_is_not_run() -> None:
-    half = Model("sdxl", config="tiny", device="cpu", dtype="float16")
-    with pytest.raises(Exception, match="overflows in float16"):
-        half.finish([{"latents": torch.zeros(4, 4, 4)}], [request(0)])
 
 
 # ---------------------------------------------------------------- checkpoints

@@ -5,8 +5,8 @@
     upsample    y[r, c] = conv(u)[r, c],  u[r, c] = x[r // 2, c // 2]
 
 B images, Y, X rows and columns, C input and O output channels, t D features of an image's timestep. All
-convolutions are 3 x 3 with padding and bias; s is x itself, or a 1 x 1 convolution with bias where O is not C.
-Rounded to the dtype of x after each activation, product, convolution and sum.
+convolutions are 3 x 3 with padding and bias; s is x itself, or a 1 x 1 convolution with bias where O is not
+C. Rounded to the dtype of x after each activation, product, convolution and sum.
 Mirrors diffusers.models.resnet.ResnetBlock2D without a time embedding and, timed, with one, and
 diffusers.models.upsampling.Upsample2D with a convolution.
 """

@@ -286,6 +286,9 @@ class StableDiffusionXLPipeline(nn.Module):
                 raise RequestError(f"text {list(text.shape)}: expected [tokens, {self.text_features}]")
             if tuple(pooled.shape) != (self.pooled_features,):
                 raise RequestError(f"pooled {list(pooled.shape)}: expected [{self.pooled_features}]")
+            for name, side in (("text", text), ("pooled", pooled)):
+                if not bool(side.isfinite().all()):
+                    raise RequestError(f"{name} has values that are not finite")
             return
         if self.text_encoder is None:
             raise RequestError("token ids need text encoders, and the model has none: give features")
