@@ -32,7 +32,7 @@ AUTOENCODER = {
 
 
 class Diffusers:
-    """The U-Net is compiled as a whole and tuned, its filters channels last; the text encoders block by block."""
+    """The U-Net is compiled as a whole and tuned, its filters channels last; text encoders block by block."""
 
     settings: ClassVar[tuple[str, ...]] = ("default", "compiled")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from fastkernels import Model, kernels, registry
+from fastkernels.engine.image_pipeline import ImagePipeline, ImageRequest
 from fastkernels.errors import UsageError, WeightsError
 from fastkernels.nn import euler
 from fastkernels.nn.weights import destinations, load_weights
 from tests.parity.test_flux_decoder import randomised
+from tests.tiny_tokenizers import clip_tokenizer
 
 diffusers: Any = pytest.importorskip(
     "diffusers", reason="the reference library: pip install -e '.[reference]'"
@@ -137,8 +140,7 @@ def wide() -> StableDiffusionXLPipeline:
 
 
 def wide_error(model: StableDiffusionXLPipeline) -> float:
-    with kernels.use("reference"):
-        return error(predicted(model, torch.float64), noise(torch.float64))
+    return error(predicted(model, torch.float64), noise(torch.float64))
 
 
 def test_float64_agrees_to_its_own_precision() -> None:
@@ -250,8 +252,9 @@ WRONG: list[Callable[[StableDiffusionXLPipeline], None]] = [
 
 def test_wrong_models_would_be_noticed() -> None:
     """In float64, where an epsilon is 10^4 times what two right models differ by."""
+    right = wide()
     for place, change in enumerate(WRONG):
-        model = wide()
+        model = copy.deepcopy(right)
         change(model)
         found = wide_error(model)
         assert found > 1e-8, f"{place}, {change.__name__}: {found:.2g}"
@@ -308,8 +311,8 @@ def test_a_schedule_of_other_mathematics_is_refused(change: dict[str, Any], says
 def pipeline() -> Any:
     made = diffusers.StableDiffusionXLPipeline(
         **reference(),
-        tokenizer=None,
-        tokenizer_2=None,
+        tokenizer=clip_tokenizer(),
+        tokenizer_2=clip_tokenizer(pad="<pad>"),
         scheduler=diffusers.EulerDiscreteScheduler(**SCHEDULER),
         add_watermarker=False,
     )
@@ -365,6 +368,22 @@ def test_latents_and_image_of_a_prompt(pipeline: Any, model: Model, guidance: fl
     print(f"guidance {guidance}, after four steps: latents {errors[0]:.2g}, pixels {errors[1]:.2g}")
     assert pixels.std() > 0.1
     assert max(errors) < 1e-4
+
+
+@torch.inference_mode()
+def test_words(pipeline: Any, model: Model) -> None:
+    """Each tokenizer pads with an id of its own."""
+    words = "the cat on the mat"
+    drawn = torch.randn(1, 4, 12, 8, generator=torch.Generator().manual_seed(5))
+    wanted = pipeline(
+        words, height=96, width=64, num_inference_steps=4, guidance_scale=5.0, latents=drawn, output_type="pt"
+    ).images[0]
+    ours = ImagePipeline(model.source.folder, device="cpu")
+    request = ImageRequest(words, None, 96, 64, steps=4, guidance=5.0, seed=5)
+    (found,) = ours.generate([request])
+    assert error(found, wanted) < 1e-4
+    (latents,) = ours.generate([replace(request, output="latent")])
+    assert torch.equal(ours.decode(latents, 96, 64), found)
 
 
 @torch.inference_mode()

@@ -61,8 +61,8 @@ class Schedule:
 
     def levels(self, steps: int) -> tuple[Tensor, Tensor]:
         """Timesteps float32 [steps] and noise levels float32 [steps + 1], on the CPU."""
-        roots = [beta**0.5 for beta in (self.beta_start, self.beta_end)]
-        betas_M = torch.linspace(*roots, self.timesteps, dtype=torch.float64, device="cpu") ** 2
+        low, high = self.beta_start**0.5, self.beta_end**0.5
+        betas_M = torch.linspace(low, high, self.timesteps, dtype=torch.float64, device="cpu") ** 2
         alphas_M = (1 - betas_M).cumprod(0)
         at_N = torch.arange(steps - 1, -1, -1, device="cpu") * (self.timesteps // steps) + self.offset
         alphas_N = alphas_M[at_N.clamp_max(self.timesteps - 1)]

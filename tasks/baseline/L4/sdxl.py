@@ -38,6 +38,7 @@ from fastkernels.nn.batching import described, require_values
 from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.program import Call, Place, Program, RequestError, Stage
+from fastkernels.nn.prompts import Reader
 from fastkernels.nn.text_config import clip_arguments, clip_weights
 from fastkernels.nn.vae_config import decoder_arguments, decoder_weights
 from fastkernels.nn.weight_map import Source, WeightMap
@@ -86,6 +87,7 @@ class StableDiffusionXLPipeline(nn.Module):
         self.weight_map = weight_map(sizes).under("" if is_alone else unet.prefix)
 
         self.vae: Decoder | None = None
+        self.readers: tuple[Reader, Reader] | None = None  # of a prompt's text, and of what is pooled, too
         self.text_encoder: CLIPTextFeatures | None = None
         self.text_encoder_2: CLIPTextModelWithProjection | None = None
         if not is_alone and told.has("vae"):
@@ -126,8 +128,10 @@ class StableDiffusionXLPipeline(nn.Module):
         read = {name: size for name, size in clip.items() if name != "end_id"} | {"num_layers": layers}
         self.text_encoder = CLIPTextFeatures(**read)
         self.text_encoder_2 = CLIPTextModelWithProjection(**clip_2, projection_dim=projection_dim)
-        self.vocab_sizes = (clip["vocab_size"], clip_2["vocab_size"])
-        self.most_tokens = min(clip["max_length"], clip_2["max_length"])
+        self.readers = (
+            Reader("the first CLIP", "tokenizer", clip["vocab_size"], clip["max_length"]),
+            Reader("the second CLIP", "tokenizer_2", clip_2["vocab_size"], clip_2["max_length"]),
+        )
         unread = (f"encoder.layers.{layers}.**", "final_layer_norm.*")
         weights = clip_weights(clip, unread), clip_weights(clip_2)
         for part, of_part in zip(("text_encoder.", "text_encoder_2."), weights):
@@ -188,6 +192,10 @@ class StableDiffusionXLPipeline(nn.Module):
             pooled_BP = torch.empty(images, self.pooled_features)
             yield run, (latents_BYXC, timestep_B, text_BNJ, pooled_BP, sizes_B6)
 
+    def latents_of(self, height: int, width: int) -> list[int]:
+        """The shape of an image's latents."""
+        return [height // LATENT_PIXELS, width // LATENT_PIXELS, self.in_channels]
+
     def stages(self) -> dict[str, Stage]:
         stages = {"denoise": Stage(most=DENOISED)}
         if self.text_encoder is not None:
@@ -219,10 +227,10 @@ class StableDiffusionXLPipeline(nn.Module):
         if guidance > 1:  # no prompt is all zeros
             prompts = [torch.cat((torch.zeros_like(side), side)) for side in prompts]
         timesteps_N, levels_N = self.schedule.levels(steps)
-        rows, columns = height // LATENT_PIXELS, width // LATENT_PIXELS
+        rows, columns, channels = self.latents_of(height, width)
         generator = torch.Generator().manual_seed(seed)
         noise_CYX = torch.randn(
-            (self.in_channels, rows, columns), generator=generator, dtype=self.place.dtype, device="cpu"
+            (channels, rows, columns), generator=generator, dtype=self.place.dtype, device="cpu"
         )
         noise_YXC = noise_CYX.permute(1, 2, 0).contiguous()
         state = [euler.first_state(noise_YXC, levels_N), torch.zeros((), dtype=torch.int64)]
@@ -290,18 +298,19 @@ class StableDiffusionXLPipeline(nn.Module):
                 if not bool(side.isfinite().all()):
                     raise RequestError(f"{name} has values that are not finite")
             return
-        if self.text_encoder is None:
+        if self.readers is None:
             raise RequestError("token ids need text encoders, and the model has none: give features")
-        if text.dim() != 1 or text.shape != pooled.shape or not 1 <= len(text) <= self.most_tokens:
+        most = min(reader.tokens for reader in self.readers)
+        if text.dim() != 1 or text.shape != pooled.shape or not 1 <= len(text) <= most:
             raise RequestError(
                 f"ids {list(text.shape)} and {list(pooled.shape)}: expected one prompt twice, of the same "
-                f"1 to {self.most_tokens} tokens"
+                f"1 to {most} tokens"
             )
-        for name, ids, vocab_size in zip(("text", "pooled"), (text, pooled), self.vocab_sizes):
+        for ids, reader in zip((text, pooled), self.readers):
             low, high = (int(bound) for bound in ids.long().aminmax())
-            if low < 0 or high >= vocab_size:
-                found = low if low < 0 else high
-                raise RequestError(f"id {found} in {name}: the vocabulary has {vocab_size}")
+            if low < 0 or high >= reader.vocab_size:
+                found = f"id {low if low < 0 else high} for {reader.name}"
+                raise RequestError(f"{found}: its vocabulary has {reader.vocab_size}")
 
     def _require_numbers(self, height: Any, width: Any, steps: Any, guidance: Any, seed: Any) -> None:
         for name, side in (("height", height), ("width", width)):

@@ -101,7 +101,7 @@ def test_a_decoder_that_would_overflow_is_refused() -> None:
         ({"text": [1, 2]}, "text must be token ids or features, not list"),
         ({"pooled": torch.zeros(8, dtype=torch.int64)}, r"ids \[9\] and \[8\]: expected one prompt twice"),
         ({"pooled": torch.zeros(32)}, "must both be token ids, or both features"),
-        ({"text": torch.full((9,), 100)}, "id 100 in text: the vocabulary has 100"),
+        ({"text": torch.full((9,), 100)}, "id 100 for the first CLIP: its vocabulary has 100"),
         ({"text": torch.zeros(9, 55), "pooled": torch.zeros(32)}, r"text \[9, 55\]: expected \[tokens, 56\]"),
         ({"text": torch.zeros(9, 56), "pooled": torch.zeros(31)}, r"pooled \[31\]: expected \[32\]"),
         ({"text": torch.zeros(9, 56), "pooled": torch.full((32,), torch.nan)}, "pooled has values"),

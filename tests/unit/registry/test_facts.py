@@ -162,6 +162,7 @@ def test_images_are_whole_patches_cells_and_tokens() -> None:
         "dinov3": "patch_size",
         "yolov10": 32,
         "flux": TOKEN_PIXELS,
+        "sdxl": 32,
     }.items():
         architecture = registry.architecture(name)
         for size, config in architecture.default_config.items():
