@@ -17,7 +17,7 @@ from fastkernels.cli import options
 @options.case
 @click.option(
     "--size",
-    type=click.Choice(["tiny", "full"]),
+    type=options.Choice(["tiny", "full"]),
     help="Default: full on CUDA, tiny on CPU; levels 3 and 4 always tiny.",
 )
 @options.device

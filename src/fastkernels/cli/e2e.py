@@ -46,7 +46,7 @@ def engine_options(function: Callable[..., None], needs_model: bool = True) -> C
             click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None),
             click.option(
                 "--load-format",
-                type=click.Choice(["auto", "dummy"]),
+                type=options.Choice(["auto", "dummy"]),
                 default="auto",
                 help="dummy: random weights, of a folder or Hub id the configuration alone is read.",
             ),

@@ -20,7 +20,7 @@ from fastkernels.cli import options
 @options.narrowing("--category", help="Only architectures of this category.")
 @click.option(
     "--suite",
-    type=click.Choice(["smoke", "default", "full"]),
+    type=options.Choice(["smoke", "default", "full"]),
     help="Which architectures and workloads. Default: default.",
 )
 @options.size

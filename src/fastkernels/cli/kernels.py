@@ -36,7 +36,7 @@ _HERE = "asked of one machine, without --cluster"
 )
 @options.device
 @click.option(
-    "--contract", type=click.Choice(["graph", "eager", "host"]), help="Default: graph on CUDA, host on CPU."
+    "--contract", type=options.Choice(["graph", "eager", "host"]), help="Default: graph on CUDA, host on CPU."
 )
 @options.self_test
 @click.option(
@@ -53,7 +53,7 @@ _HERE = "asked of one machine, without --cluster"
 )
 @click.option(
     "--track",
-    type=click.Choice(["open", "authored"]),
+    type=options.Choice(["open", "authored"]),
     default="open",
     show_default=True,
     help="`authored`: only candidates that spend half their device time in kernels of their own.",
@@ -61,7 +61,7 @@ _HERE = "asked of one machine, without --cluster"
 @click.option("--seed", type=int, help="Seed of the inputs. Default: fresh and secret, stored in the report.")
 @click.option(
     "--profile",
-    type=click.Choice(["ncu"]),
+    type=options.Choice(["ncu"]),
     help="Nsight Compute on a call of each timed row that passed: bandwidth, occupancy, what limits it. "
     "Behind the verdicts, and without the judge's isolation.",
 )

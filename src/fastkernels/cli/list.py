@@ -10,7 +10,7 @@ import click
 
 from fastkernels.cli import options
 from fastkernels.cli.output import emit_json, heading, json_option, table
-from fastkernels.errors import NotFoundError
+from fastkernels.errors import NotFoundError, UsageError
 
 KINDS = ("tasks", "architectures", "workloads", "candidates")
 _NARROWS = {
@@ -44,7 +44,8 @@ def command(
     json_path: str | None,
 ) -> None:
     """List tasks (the default), architectures, workloads or candidates. A PATTERN alone is one of tasks."""
-    if kind not in KINDS:
+    is_kind = kind in KINDS
+    if not is_kind:
         if pattern is not None or difflib.get_close_matches(kind, KINDS, cutoff=0.8):
             raise NotFoundError("kind of list", kind, KINDS, "fk list --help")
         kind, pattern = "tasks", kind
@@ -53,7 +54,7 @@ def command(
     others = {name for of, names in _NARROWS.items() if of != kind for name in names}
     options.refuse(others, f"narrows nothing in a list of {kind}. See: fk list --help")
     if kind == "tasks":
-        rows = _tasks(pattern, level, architecture)
+        rows = _tasks(pattern, level, architecture, is_kind)
     elif kind == "architectures":
         rows = _architectures(pattern, category, as_map)
     elif kind == "workloads":
@@ -71,11 +72,21 @@ def command(
         click.echo(f"No {kind} here.", err=True)
 
 
-def _tasks(pattern: str | None, level: int | None, architecture: str | None) -> list[dict[str, Any]]:
+def _tasks(
+    pattern: str | None, level: int | None, architecture: str | None, said_tasks: bool
+) -> list[dict[str, Any]]:
+    """`said_tasks`: without it a pattern that is like no task may be meant for a kind of list."""
     from fastkernels import registry
 
+    try:
+        entries = registry.find_tasks([pattern] if pattern else [], level, architecture)
+    except NotFoundError as error:
+        if said_tasks or error.kind != "task" or error.suggestions:
+            raise
+        kinds = ", ".join(KINDS)
+        raise UsageError(f"No kind of list and no task '{pattern}'. Kinds: {kinds}. See: fk list") from None
     rows = []
-    for entry in registry.find_tasks([pattern] if pattern else [], level, architecture):
+    for entry in entries:
         cases = registry.cases(entry)
         rows.append(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Iterable
@@ -21,6 +22,19 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number.", param, ctx)
         return number
+
+
+class Choice(click.Choice):
+    """One of a few words; a wrong one is answered with the nearest, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            # `gpu` is nearer to `cpu` than to what is meant.
+            if near := difflib.get_close_matches(str(value), [*self.choices], n=1, cutoff=0.7):
+                self.fail(f"{error.message} Did you mean {near[0]}?", param, ctx)
+            raise
 
 
 def _writable(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -104,10 +118,8 @@ seed = click.option(
     show_default=True,
     help="Of random weights and random ids.",
 )
-size = click.option("--size", type=click.Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
-device = click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is one."
-)
+size = click.option("--size", type=Choice(["tiny", "full"]), help="Default: full on CUDA, tiny on CPU.")
+device = click.option("--device", type=Choice(["cpu", "cuda"]), help="Default: cuda where there is one.")
 dtype = click.option("--dtype", help="Default: the model's on CUDA, float32 on a CPU.")
 self_test = click.option(
     "--self-test", is_flag=True, help="Judge the baseline against itself: 1.00 within the printed noise."

@@ -28,7 +28,7 @@ from fastkernels.cli import options
 )
 @click.option(
     "--empty-family",
-    type=click.Choice(["half", "drop"]),
+    type=options.Choice(["half", "drop"]),
     default="half",
     show_default=True,
     help="A category without a valid model counts with speed-up 0.5, or not at all.",

@@ -26,7 +26,7 @@ _MANY = 40  # cases: whoever gets more is told how to get fewer
 @click.argument("name")
 @options.narrowing("--architecture", metavar="A", help="Only a task's cases of this architecture.")
 @options.case
-@options.narrowing("--size", type=click.Choice(["tiny", "full"]), help="Only a task's cases of this size.")
+@options.narrowing("--size", type=options.Choice(["tiny", "full"]), help="Only a task's cases of this size.")
 @options.narrowing("--phase", metavar="P", help="Only a task's cases of this phase: prefill, decode, ...")
 @click.option("--timed", is_flag=True, help="Only a task's cases that are timed.")
 @json_option
@@ -223,11 +223,14 @@ def _print_task(facts: dict[str, Any]) -> None:
 
 
 def _fact(label: str, value: str) -> None:
-    """Folded between words: some facts are lists of dozens."""
+    click.echo(f"  {label:<12} " + f"\n{'':<15}".join(_folded(value, 15)))
+
+
+def _folded(value: str, indent: int) -> list[str]:
+    """Lines, folded between words: some facts are lists of dozens."""
     from fastkernels.report.layout import ROOM  # not for `--help`
 
-    lines = textwrap.wrap(value, ROOM - 15, break_long_words=False, break_on_hyphens=False)
-    click.echo(f"  {label:<12} " + f"\n{'':<15}".join(lines))
+    return textwrap.wrap(value, ROOM - indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _needs(implementation: dict[str, Any]) -> str:
@@ -309,7 +312,11 @@ def _print_architecture(facts: dict[str, Any]) -> None:
         [(w["name"], w["size"], w["kind"], w["requests"], w["each"]) for w in facts["workloads"]],
     )
     heading("Tasks, with their numbers of cases")
+    cases = facts["cases"].items()
     table(
         ("task", "tiny", "full"),
-        [(task, sizes["tiny"], sizes["full"]) for task, sizes in facts["cases"].items()],
+        [(task, sizes["tiny"], sizes["full"]) for task, sizes in cases if any(sizes.values())],
     )
+    if without := [task for task, sizes in cases if not any(sizes.values())]:
+        heading("Tasks that these import for other architectures: no case is of this one")
+        click.echo("\n".join(_folded(", ".join(without), 0)))

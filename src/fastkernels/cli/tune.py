@@ -134,7 +134,11 @@ def command(
     else:
         say("nothing is written: this device has no table, and the order in each kernel's file holds")
     if undecided:
-        say(f"exit code 3: what the table chooses has no time in {len(undecided)} cases")
+        many = f"{len(undecided)} choices have" if len(undecided) > 1 else "1 choice has"
+        say(
+            f"exit code 3: {many} no time (a kernel in a case, not counted above). Under Not timed stands "
+            "why; measure again where nothing else runs, or with a longer --first-call"
+        )
     raise SystemExit(3 if undecided else 0)
 
 
@@ -201,8 +205,11 @@ def tell(report: TuneReport, say: Any) -> None:
         columns = [layout.Column(name, "", right=name == "us") for name in names]
         say(layout.plain([layout.table(columns, rows)]).rstrip())
     if summary.share is not None:
-        percent = f"{100 * summary.share:.1f} % of {summary.cases} cases"
-        say(f"the table's choice is within {100 * (summary.bound - 1):.0f} % of the best in {percent}")
+        say("a choice is the table's for a kernel in a case, under one contract: a case may have several")
+        percent = (
+            f"{100 * summary.share:.1f} % of {summary.cases} choices between two implementations or more"
+        )
+        say(f"within {100 * (summary.bound - 1):.0f} % of the best: {percent}")
     _exceptions(summary.exceptions, say)
     if lacking := layout.weaker((row.task, row.absent) for row in report.rows):
         say(layout.plain(lacking).rstrip())
@@ -264,7 +271,7 @@ def _propose(found: Iterable[Proposal], say: Any) -> None:
     share = 1 - len(after) / cases
     verb = "meets" if share >= WANTED else "misses"
     told = "with these" if changes else "with the entries as they are"
-    percent = f"{100 * share:.1f} % of {cases} cases"
+    percent = f"{100 * share:.1f} % of {cases} choices, those without an alternative among them,"
     say(f"{told}, {percent} are within the bound: {verb} {WANTED:.0%}")
     _exceptions(after, say)
 

@@ -159,8 +159,8 @@ class Videos:
             raise RequestError(f"a video of frames {form}: the model takes {wanted}. Resize and crop it")
         if not 1 <= frames <= self.most_frames or (frames > self.tubelet and frames % self.tubelet):
             raise RequestError(
-                f"a video of {frames} frames: the model takes 1 to {self.most_frames}, in multiples of "
-                f"{self.tubelet}, or fewer than that. Sample others"
+                f"a video of {frames} frames: the model takes up to {self.tubelet}, or a multiple of "
+                f"{self.tubelet} up to {self.most_frames}. Sample others"
             )
         return key_of(args)
 

@@ -25,6 +25,7 @@ from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_groups
 from fastkernels.nn.routing import routers
 from fastkernels.records import REGISTRY, Case, Provenance, Routing, Skew, TensorSpec
+from fastkernels.registry.case_files import HELD_OUT
 from fastkernels.registry.case_of_call import Origin, attends, by_tokens, case_of_call, cuts, likeness
 from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk
@@ -38,7 +39,7 @@ def build(load: Load) -> dict[str, list[Case]]:
         builder.walk(architecture)
     for entry in registry.tasks():
         for extra in entry.extra_cases:
-            provenance = Provenance(architecture=REGISTRY, config=extra.size, phase="held-out")
+            provenance = Provenance(architecture=REGISTRY, config=extra.size, phase=HELD_OUT)
             builder.add(entry, Case(task=entry.id, provenance=provenance, **dict(extra)))
     return builder.cases
 

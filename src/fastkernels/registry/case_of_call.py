@@ -15,6 +15,7 @@ from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.nn.ternary_weights import usual_scale
 from fastkernels.records import Batch, Case, DType, Provenance, Routing, TensorSpec, View
+from fastkernels.registry.case_files import HELD_OUT, SHORT, case_id
 from fastkernels.registry.schema import ModelConfig, TaskEntry
 from fastkernels.registry.walk import TaskCall, signature_of
 
@@ -27,7 +28,6 @@ _POOLS = ("cache", "state", "kept")
 _PLACES = "clouds.places"  # of patches
 _ROWS = "rows."  # begins a number that is that of the rows of an argument
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
-_SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
 @dataclass
@@ -62,10 +62,10 @@ def case_of_call(call: TaskCall, origin: Origin) -> Case:
     routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
     routing = origin.routing if routes else None
     config_name = origin.config.cut_name or origin.config_name if is_model else origin.config_name
-    phase = "held-out" if origin.held_out else origin.batch_name.partition("-")[0]
+    phase = HELD_OUT if origin.held_out else origin.batch_name.partition("-")[0]
     provenance = Provenance(architecture=origin.architecture, config=config_name, phase=phase)
     return Case(
-        id=_id(call, origin, config_name, dtype, inputs, routing),
+        id=case_id(call.variant, provenance.model_dump(), _called(call, origin, inputs, routing), dtype),
         task=call.task.id,
         variant=call.variant,
         size=origin.config.size,
@@ -150,7 +150,7 @@ def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
     have = dict(module.named_parameters())
     own = [value for name, value in have.items() if usual_scale(name, have) is None]
     found = [str(value.dtype).removeprefix("torch.") for value in own]
-    return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in _SHORT), None)
+    return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in SHORT), None)
 
 
 def by_tokens(spec: TensorSpec) -> tuple[int, ...]:
@@ -225,15 +225,8 @@ def _without_context(batch: Batch) -> Batch:
     return Batch(rows=tuple(kept), block_size=batch.block_size)
 
 
-def _id(
-    call: TaskCall,
-    origin: Origin,
-    config: str,
-    dtype: DType,
-    inputs: dict[str, Any],
-    routing: Routing | None,
-) -> str:
-    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T2048-K4096-bf16`, `llama-8b-mixed-odd-bf16`."""
+def _called(call: TaskCall, origin: Origin, inputs: dict[str, Any], routing: Routing | None) -> str:
+    """Its part of an id: `T8192-D4096-residual`, `T2048-K4096`, `mixed-odd`."""
     shape = by_tokens(next(spec for spec in inputs.values() if isinstance(spec, TensorSpec)))
     dims = "x".join(map(str, shape[1:]))
     label = call.task.label if isinstance(call.task.label, str) else call.task.label[call.variant]
@@ -241,15 +234,12 @@ def _id(
     tokens = shape[:1] if "{dims}" in label else shape[: max(1, len(shape) - 1)]
     counted = ("B" if origin.batch.images else "T") + "x".join(map(str, tokens))
     parts = [
-        "" if call.variant == "default" else call.variant,
-        f"{origin.architecture}-{config}",
         origin.batch_name if attends(call) and not _patched(call, origin) else counted,
         label.format(dims=dims, **call.init, **_counts(inputs)),
         _window(call.init) if origin.mixes_windows else "",
         "windows" if _windows(call, origin.batch) else "",
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not attends(call) else "",
-        _SHORT[dtype],
     ]
     return "-".join(part for part in parts if part)
 

@@ -1,5 +1,5 @@
 """What a finished run leaves behind: a table on stdout, JSON where asked for, an entry in MLflow, a page, the
-next command, an exit code.
+next command, an exit code, and of 3 what it means here.
 
     raise SystemExit(publish(report, json_path, sources))
 
@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TextIO
 
 from fastkernels.records import AuditReport, EvalReport, GateReport, KernelReport, Report
+from fastkernels.report.exit_codes import UNDECIDED, exit_code, undecided
 
 __all__ = ["exit_code", "publish"]
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def publish(
@@ -42,7 +41,10 @@ def publish(
     stream = sys.stderr if taken else sys.stdout
 
     # Each is done whatever befell another: who reads a pipe may have gone, a disk may be full.
+    code = exit_code(report)
     with contextlib.ExitStack() as last_first:
+        if code == UNDECIDED:
+            last_first.callback(print, f"exit code {code}: {undecided(report)}", file=stream)
         # An audit is a fact about our tasks, not a result of this machine.
         if is_run and not isinstance(report, AuditReport):
             last_first.callback(_close, report, sources, stream)
@@ -51,7 +53,7 @@ def publish(
         if json_path:
             last_first.callback(json.write, report, json_path)
         table.show(report, stream, verbose)
-    return exit_code(report)
+    return code
 
 
 def _close(report: KernelReport | EvalReport | GateReport, sources: Sequence[Path], stream: TextIO) -> None:
@@ -61,24 +63,3 @@ def _close(report: KernelReport | EvalReport | GateReport, sources: Sequence[Pat
     run = mlflow.log(report, sources)
     for line in kept.closing(report, kept.keep(report), run):
         print(line, file=stream)
-
-
-def exit_code(report: Report) -> int:
-    """0 all passed · 1 a candidate failed, the gate was missed, or an audit refused something · 3 unstable,
-    or this machine could not judge it all · 130 interrupted."""
-    if not report.complete:
-        return 1 if isinstance(report, KernelReport) and report.failed_fast else INTERRUPTED
-    if isinstance(report, GateReport):
-        return {"passed": 0, "failed": 1, "unclear": 3}[report.outcome]
-    if isinstance(report, AuditReport):
-        good = all(task.admitted and not task.refused for task in report.tasks)
-        return (3 if report.unaudited else 0) if good else 1
-    if isinstance(report, EvalReport):
-        if all(model.valid for model in report.models):
-            unstable = any(w.unstable for model in report.models for w in model.workloads)
-            return 3 if unstable or report.unevaluated else 0
-        return 1 if report.candidates else 3  # a baseline that differs from itself is no candidate's fault
-    if report.summary.failed or any(f.authored for one in report.sanitized for f in one.findings):
-        return 1
-    # An implementation that cannot serve a case (`--providers`) is a fact about it, not a failure.
-    return 3 if report.summary.unstable or not report.summary.passed else 0

@@ -6,7 +6,8 @@
     audited    on a GPU the admission audit took a full-size case of every variant of its L1 and L2 tasks, its
                own or another architecture's, and refused none of its own
 
-Each level asks for those before it. Reports are known by what is in them, not by their names.
+Each level asks for those before it. Reports are known by what is in them, not by their names: what is missing
+is said with a command that writes it to its usual place.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fastkernels.registry.schema import Architecture
 from fastkernels.report.json import text_of
 
 Reports = Sequence[dict[str, Any]]
+_ON_GPU = "benchmarks/DEVICE"  # whoever measures knows it: h200
 
 
 @dataclass(frozen=True)
@@ -58,31 +60,37 @@ def files(folder: Path) -> list[Path]:
 
 def _lacks_parity(architecture: Architecture, reports: Reports) -> Iterator[str]:
     rows = [row for row in _rows(reports, "parity") if row["architecture"] == architecture.id]
+    again = "python benchmarks/parity.py --out benchmarks/cpu/parity.json"
     if not rows:
-        yield "no parity report: python benchmarks/parity.py"
+        yield f"no parity report: {again}"
     elif not any(row["passed"] and not row["failed"] for row in rows):
-        yield "its parity tests fail"
+        yield f"its parity tests fail. When they are mended: {again}"
     elif "tests/parity/" not in (library := architecture.reference["parity"]) and all(
         row["failed"] + row["skipped"] for row in rows
     ):
-        yield f"parity tests were skipped, perhaps for want of {library}: make EXTRAS=dev,reference"
+        lack = f"parity tests were skipped, perhaps for want of {library}"
+        yield f"{lack}: make EXTRAS=dev,reference, then {again}"
     if not _is_valid(architecture, reports, "tiny", "cpu"):
-        yield f"no valid fk eval --self-test --size tiny --model {architecture.id}"
+        yield f"no valid self-test on a CPU: {_self_test(architecture, 'tiny', 'cpu', 'benchmarks/cpu')}"
     if not registry.cases(architecture.task, "full", architecture.id):
         yield f"no case of {architecture.task} at full size"
 
 
 def _lacks_measurement(architecture: Architecture, reports: Reports) -> Iterator[str]:
     if not _is_valid(architecture, reports, "full", "cuda"):
-        yield f"no valid fk eval --self-test of {architecture.id} at full size on a GPU"
+        yield f"no valid self-test on a GPU: {_self_test(architecture, 'full', 'cuda', _ON_GPU)}"
     beside = [one for one in _of_kind(reports, "vs_reference") if one["size"] == "full" and one["ratios"]]
     if architecture.id not in {one["architecture"] for one in beside if _device(one) == "cuda"}:
-        yield "never timed beside its reference on a GPU: benchmarks/vs_reference.py"
+        yield (
+            f"never timed beside its reference on a GPU: python benchmarks/vs_reference.py {architecture.id} "
+            f"--out {_ON_GPU}/{architecture.id}_vs_reference.json"
+        )
 
 
 def _lacks_audits(architecture: Architecture, reports: Reports) -> Iterator[str]:
     on_gpu = [one for one in reports if _device(one) == "cuda"]
     found = {(row["task"], row["case"]): row["admitted"] for row in _rows(on_gpu, "admission")}
+    unseen = False
     for task in sorted(registry.tasks_of(architecture)):
         if task.startswith(("L3/", "L4/")):
             continue
@@ -93,7 +101,13 @@ def _lacks_audits(architecture: Architecture, reports: Reports) -> Iterator[str]
         if refused:
             yield f"{task}: the audit does not admit {', '.join(refused)}"
         if never:
+            unseen = True
             yield f"{task}: no audit of {', '.join(sorted(never))}"
+    if unseen:
+        yield (
+            f"an audit, on a GPU: fk audit --architecture {architecture.id} --json R, then "
+            f"python benchmarks/admission.py R --out {_ON_GPU}/audit_full.json.gz --resume"
+        )
 
 
 _LEVELS: dict[str, Callable[[Architecture, Reports], Iterator[str]]] = {
@@ -101,6 +115,15 @@ _LEVELS: dict[str, Callable[[Architecture, Reports], Iterator[str]]] = {
     "measured": _lacks_measurement,
     "audited": _lacks_audits,
 }
+
+
+def _self_test(architecture: Architecture, size: str, device: str, folder: str) -> str:
+    """The command that makes its report."""
+    name = architecture.id
+    return (
+        f"fk eval --self-test --model {name} --size {size} --device {device} "
+        f"--json {folder}/eval_{name}_self_test.json"
+    )
 
 
 def _is_valid(architecture: Architecture, reports: Reports, size: str, device: str) -> bool:

@@ -4,7 +4,8 @@
     share                 calls of the task / calls of all of the candidate's timed cases
     gain x share          speed-up ^ share: over all tasks the product of these is the candidate's mean
     fast_p                share of tasks that are right in every case and more than p times as fast; fast_0
-                          asks for right alone. A case that shows no difference beyond the noise counts as 1
+                          asks for right alone. A case that shows no difference beyond the noise has a
+                          speed-up of exactly 1 here, which is not more than 1
 
 Durations under two contracts never mix, so each contract has standings of its own.
 """
@@ -30,7 +31,12 @@ COLUMNS = (
         Column(f"fast_{p:g}", legend)
         for p, legend in zip(
             FASTER_THAN,
-            ("the same, and more than 1 (1.5, 2) times as fast; a case within the noise counts as 1", "", ""),
+            (
+                "of these, which are more than 1 (1.5, 2) times as fast; a case within the noise has a "
+                "speed-up of exactly 1 here, and so is not faster",
+                "",
+                "",
+            ),
         )
     ),
     Column("mean", "geometric mean of the timed speed-ups, weighted by calls"),

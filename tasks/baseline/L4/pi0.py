@@ -228,22 +228,22 @@ class PI0ForConditionalGeneration(nn.Module):
         require_number("num_steps", steps, 1, MOST_STEPS, whole=True)
         require_number("seed", seed, 0, MOST_SEED, whole=True)
         state_S = torch.zeros(self.state_dim)
-        given = floats("state", state, (f"up to {self.state_dim}",))
+        given = floats("state", state, 1, f"a vector of 1 to {self.state_dim} floats")
         if not 0 < len(given) <= self.state_dim:
             raise RequestError(f"state has {len(given)} values: the model takes 1 to {self.state_dim}")
         state_S[: len(given)] = given
         form = (self.chunk_size, self.action_dim)
         if noise is None:
             noise_AX = torch.randn(form, generator=torch.Generator().manual_seed(seed))
-        elif (noise_AX := floats("noise", noise, form)).shape != form:
+        elif (noise_AX := floats("noise", noise, 2, f"floats {list(form)}")).shape != form:
             raise RequestError(f"noise has the shape {list(noise_AX.shape)}: the model takes {list(form)}")
         ids_N = self.prompt(kept("input_ids", input_ids, 1, "attention_mask", attention_mask))
         images = kept("pixel_values", pixel_values, 4, "pixel_attention_mask", pixel_attention_mask)
         sides = (self.image_size, self.image_size, self.num_channels)
         if images.dtype != torch.uint8 or images.shape[1:] != sides:
             raise RequestError(
-                f"pixel_values must be uint8 {['cameras', *sides]}, not {described(images)}: "
-                "resize and pad them"
+                f"pixel_values must be uint8 [cameras, {', '.join(map(str, sides))}], "
+                f"not {described(images)}: resize and pad them"
             )
         places = len(images) * self.image_tokens + len(ids_N) + 1 + self.chunk_size
         if places > self.max_position:
@@ -267,10 +267,10 @@ class PI0ForConditionalGeneration(nn.Module):
         return ids_N.cpu().long()
 
 
-def floats(name: str, given: Any, form: tuple[Any, ...]) -> Tensor:
-    """float32 on the host; RequestError for anything but finite floats of as many dimensions."""
-    if not isinstance(given, Tensor) or not given.is_floating_point() or given.dim() != len(form):
-        raise RequestError(f"{name} must be floats {list(form)}, not {described(given)}")
+def floats(name: str, given: Any, dims: int, wanted: str) -> Tensor:
+    """float32 on the host; RequestError for anything but finite floats of so many dimensions."""
+    if not isinstance(given, Tensor) or not given.is_floating_point() or given.dim() != dims:
+        raise RequestError(f"{name} must be {wanted}, not {described(given)}")
     if not bool(given.isfinite().all()):
         raise RequestError(f"{name} has values that are not finite")
     return given.float().cpu()

@@ -85,6 +85,21 @@ def test_listed_verbs_exist_and_say_how_they_are_used() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["schema", "evel"], "Did you mean eval?"),
+        (["eval", "--suite", "ful"], "'default', 'full'. Did you mean full?"),
+        (["kernels", "--contract", "grph"], "Did you mean graph?"),
+        (["kernels", "--device", "gpu"], "'gpu' is not one of 'cpu', 'cuda'.\n"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_word_is_answered_with_the_nearest(arguments: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli.main, arguments)
+    assert (result.exit_code, told in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize(
     ("error", "code"),
     [
         (FastKernelsError("x"), 1),

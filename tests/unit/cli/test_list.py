@@ -112,3 +112,8 @@ def test_bad_names(arguments: list[str], near: str) -> None:
     assert result.exit_code == 2
     assert f"Did you mean {near}" in result.stderr
     assert result.stdout == ""
+
+
+def test_a_word_that_is_like_nothing_may_be_meant_for_a_kind() -> None:
+    assert "Kinds: tasks, architectures, workloads, candidates" in fk("foo").stderr
+    assert "No task 'foo'. See: fk list tasks" in fk("tasks", "foo").stderr

@@ -14,7 +14,7 @@ def test_a_tuning_report_is_shown_and_leads_to_a_table(tmp_path: Path) -> None:
     json.write(report(10.25, 5.0), path)
     found = CliRunner().invoke(main, ["report", str(path)])
     assert found.exit_code == 0, found.output
-    assert "the table's choice is within 3 % of the best in 0.0 % of 1 cases" in found.stdout
+    assert "within 3 % of the best: 0.0 % of 1 choices" in found.stdout
     assert f"A table from it: fk tune --from {path}" in found.stdout
     for more in ([str(path)], ["--html", str(tmp_path / "page.html")]):
         refused = CliRunner().invoke(main, ["report", str(path), *more])

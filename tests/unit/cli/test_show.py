@@ -71,6 +71,17 @@ def test_an_architecture() -> None:
     assert "prefill-heavy" in text
 
 
+def test_tasks_without_a_case_of_an_architecture_are_no_rows() -> None:
+    found, text = facts("oasis")["cases"], fk("oasis").stdout
+    rows, others = text.split("Tasks, with their numbers of cases")[1].split("Tasks that these import")
+    assert found["L1/video_rope"] == {"tiny": 0, "full": 0}
+    assert {line.split()[0] for line in rows.splitlines() if line.startswith("L")} == {
+        task for task, sizes in found.items() if any(sizes.values())
+    }
+    assert "L1/all_reduce, L1/axial_rope, " in others
+    assert max(map(len, others.splitlines())) <= 100
+
+
 @pytest.mark.parametrize(
     ("name", "compared", "each"),
     [

@@ -58,7 +58,8 @@ def test_fk_tune_proposes_and_writes_a_table(tmp_path: Path, monkeypatch) -> Non
     made = report(10.25, 5.0)
     found, out = tuned(made, tmp_path, monkeypatch, "--device", "cpu", "--json", str(path))
     assert found.exit_code == 0, found.output
-    assert "the table's choice is within 3 % of the best in 0.0 % of 1 cases" in found.stdout
+    assert "within 3 % of the best: 0.0 % of 1 choices between two implementations or more" in found.stdout
+    assert "a choice is the table's for a kernel in a case" in found.stdout
     assert "  2.05  L1/rms_norm a-case: rms_norm=torch, best reference" in found.stdout
     assert "baseline without Quack's norms: L1/rms_norm" in found.stdout
     assert "no time was left for 2 cases of L1/rms_norm" in found.stdout
@@ -66,7 +67,8 @@ def test_fk_tune_proposes_and_writes_a_table(tmp_path: Path, monkeypatch) -> Non
         "rms_norm: torch (up to 7), reference\n  beyond the bound in 0 of 1 cases, before in 1"
         in found.stdout
     )
-    assert "100.0 % of 1 cases are within the bound: meets 99%" in found.stdout
+    counted = "100.0 % of 1 choices, those without an alternative among them,"
+    assert f"with these, {counted} are within the bound: meets 99%" in found.stdout
     assert table.entries(out) == {
         "rms_norm": [{"use": "torch", "max_rows": 7}, "reference"],
         "glu": ["torch"],
@@ -94,6 +96,7 @@ def test_a_choice_without_a_time_in_one_case_is_told_by_the_exit_code(tmp_path: 
     found, out = tuned(made.model_copy(update={"untimed": (lacking,)}), tmp_path, monkeypatch)
     assert found.exit_code == 3
     assert "rms_norm: the table's choice has no time in 1 cases, and the others decide" in found.stdout
+    assert "exit code 3: 1 choice has no time (a kernel in a case, not counted above)" in found.stdout
     assert table.entries(out)["rms_norm"][-1] == "reference"
 
 

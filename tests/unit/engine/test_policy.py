@@ -80,7 +80,7 @@ def test_a_seed_draws_the_noise() -> None:
     ("change", "says"),
     [
         ({"pixel_values": torch.zeros(2, 56, 70, 3, dtype=torch.uint8)}, r"uint8 .*56, 56, 3\], not uint8"),
-        ({"pixel_values": torch.zeros(2, 56, 56, 3)}, "must be uint8"),
+        ({"pixel_values": torch.zeros(2, 56, 56, 3)}, r"must be uint8 \[cameras, 56, 56, 3\], not"),
         ({"pixel_values": torch.zeros(0, 56, 56, 3, dtype=torch.uint8)}, "pixel_values is empty"),
         ({"pixel_attention_mask": torch.tensor([False, False])}, "all of it is masked"),
         ({"pixel_attention_mask": torch.tensor([True])}, r"pixel_attention_mask must be booleans \[2\]"),
@@ -90,6 +90,8 @@ def test_a_seed_draws_the_noise() -> None:
         ({"input_ids": torch.tensor([0.5])}, "input_ids must be integers"),
         ({"input_ids": torch.tensor([], dtype=torch.int64)}, "input_ids is empty"),
         ({"state": torch.zeros(9)}, "state has 9 values: the model takes 1 to 8"),
+        ({"state": torch.zeros(2, 8)}, "state must be a vector of 1 to 8 floats, not"),
+        ({"noise": torch.zeros(8)}, r"noise must be floats \[\d+, 8\], not"),
         ({"state": torch.tensor([float("nan")])}, "state has values that are not finite"),
         ({"noise": torch.zeros(4, 8)}, r"noise has the shape \[4, 8\]: the model takes \[5, 8\]"),
         ({"num_steps": 0}, "num_steps must be an integer from 1 to 1000"),

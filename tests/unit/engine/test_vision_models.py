@@ -149,7 +149,7 @@ VIDEO = torch.zeros(8, 32, 32, 3, dtype=torch.uint8)
         ({"video": VIDEO[:, :24]}, r"frames \[24, 32, 3\]"),
         ({"video": [VIDEO], "target_mask": TARGETS}, "not list"),
         ({"video": VIDEO[:0]}, "a video of 0 frames"),
-        ({"video": VIDEO[:3]}, "3 frames: the model takes 1 to 8, in multiples of 2"),
+        ({"video": VIDEO[:3]}, "3 frames: the model takes up to 2, or a multiple of 2 up to 8"),
         ({"video": VIDEO.repeat(2, 1, 1, 1)}, "a video of 16 frames"),
         ({"video": VIDEO, "target_mask": torch.tensor([64])}, r"place 64: the tokens are 0 \.\. 63"),
         ({"video": VIDEO[:4], "target_mask": torch.tensor([40])}, r"the tokens are 0 \.\. 31"),
