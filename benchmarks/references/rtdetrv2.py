@@ -1,7 +1,7 @@
 """RT-DETRv2 in transformers, filters channels last, with what makes detections of its boxes on the device.
 
-Timed to the best class of the 100 best queries; what is dropped below a score afterwards, on the host, is left
-out, which is kind to it. Its norms stand as they are: transformers folds none.
+Timed to the best class of the 100 best queries; what is dropped below a score afterwards, on the host, is
+left out, which is kind to it. Its norms stand as they are: transformers folds none.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Plain:
 
         self._machine, self._device = machine, torch.device(machine.device)
         self._reader = machine.filled(partial(plain, machine.config))
-        self.version = torch.__version__
+        self.version = f"{torch.__version__}"
 
     def prepare(self, workload: ProgramWorkload, setting: str) -> Callable[[], int]:
         import torch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.gpu
 each_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 # Maps, heads, features of a head, places in each map: odd ones, and those of the model at 640 x 640 pixels.
-SAMPLINGS = [*((maps, 3, 20, 4) for maps in MAPS), ([(80, 80), (40, 40), (20, 20)], 8, 32, 4)]
+SAMPLINGS: list[Any] = [*((maps, 3, 20, 4) for maps in MAPS), ([(80, 80), (40, 40), (20, 20)], 8, 32, 4)]
 
 
 @each_dtype
@@ -27,7 +29,8 @@ SAMPLINGS = [*((maps, 3, 20, 4) for maps in MAPS), ([(80, 80), (40, 40), (20, 20
 @pytest.mark.parametrize("impl", registered["deformable_sampling"].names)
 def test_deformable_sampling(impl, case, dtype):
     """Against float64 on the CPU."""
-    value, sides, places, weights = sampling(*case, dtype)
+    maps, heads, size, points = case
+    value, sides, places, weights = sampling(maps, heads, size, points, dtype)
     wanted = kernels.deformable_sampling(
         value.double(), sides, places.double(), weights.double(), impl="reference"
     )

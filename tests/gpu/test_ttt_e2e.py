@@ -45,7 +45,9 @@ def test_attention_over_a_window_and_its_gradient(case, dtype):
             ((each.cpu().double() - wanted).norm(dim=-1) / size.clamp(min=size.mean())).max().item()
             for each in (ours, plain)
         ]
-        assert errors[0] <= max(2 * errors[1], 2 * torch.finfo(dtype).eps), f"{case}: {errors}"
+        # As in tests/unit/kernels/test_gradients.py; a sum of 2,048 is larger.
+        floor = 20 if dtype == torch.float32 else 2
+        assert errors[0] <= max(2 * errors[1], floor * torch.finfo(dtype).eps), f"{case}: {errors}"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -3,7 +3,8 @@
     o = 1 / (1 + exp(-(deltas + logit(boxes))))        logit(p) = log(max(p, eps) / max(1 - p, eps))
 
 B images · K boxes of four numbers within 0 .. 1, else cut to that · eps 1e-5. In float32 (float64 stays
-float64), and so is the result: a float16 place in an image of 640 pixels would be right to a third of a pixel.
+float64), and so is the result: a float16 place in an image of 640 pixels would be right to a third of a
+pixel.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@
 
 B images · Q queries · H heads · D features of a head · N cells, those of all L maps one behind the other, row
 by row; map l has Y_l rows and X_l columns · P places of a query, the first P / L in the first map, and so on.
-Places are columns and rows from 0, the left or upper edge of a map, to 1; cells outside of it are zero. Places,
-weights and sums in float32 (float64 stays float64), rounded once to the dtype of the value. This is torch's
-grid_sample(mode="bilinear", padding_mode="zeros", align_corners=False), there with places from -1 to 1.
+Places are columns and rows from 0, the left or upper edge of a map, to 1; cells outside of it are zero.
+Places, weights and sums in float32 (float64 stays float64), rounded once to the dtype of the value. This is
+torch's grid_sample(mode="bilinear", padding_mode="zeros", align_corners=False), there with places from -1 to
+1.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def _reference(value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_B
     """Four cells around each place, those outside weigh nothing."""
     dtype = torch.promote_types(value_BNHD.dtype, torch.float32)
     value_BNHD_, places, weights = (x.to(dtype) for x in (value_BNHD, places_BQHP2, weights_BQHP))
-    batch, queries, heads, _ = weights.shape
+    batch, _, heads, _ = weights.shape
     image_B111 = torch.arange(batch, device=value_BNHD.device).view(-1, 1, 1, 1)
     head_H1 = torch.arange(heads, device=value_BNHD.device).view(-1, 1)
-    out_BQHD = places.new_zeros((batch, queries, heads, value_BNHD.shape[-1]))
+    out_BQHD = places.new_zeros((*weights.shape[:3], value_BNHD.shape[-1]))
     points, first = weights.shape[-1] * 2 // len(sides), 0
     for level, (rows, columns) in enumerate(zip(sides[::2], sides[1::2])):
         mine = slice(level * points, (level + 1) * points)
@@ -57,7 +58,7 @@ def _reference(value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_B
 
 def _torch(value_BNHD: Tensor, sides: Sides, places_BQHP2: Tensor, weights_BQHP: Tensor) -> Tensor:
     """grid_sample of each map in float32: of the dtype of the value its places would be rounded, too."""
-    batch, queries, heads, places = weights_BQHP.shape
+    batch, _, heads, places = weights_BQHP.shape
     grid = places_BQHP2.float().mul(2).sub_(1).transpose(1, 2).flatten(0, 1)  # [B H, Q, P, 2]
     weights = weights_BQHP.float().transpose(1, 2).flatten(0, 1)[:, None]
     points, first, out = places * 2 // len(sides), 0, None
@@ -106,7 +107,7 @@ def deformable_sampling(
 ) -> Tensor:
     """[B, Q, H, D], contiguous, in the dtype of the value. sides: rows and columns of each map, a flat list.
 
-    Raises KernelError when `impl` cannot serve the call, ValueError where cells, places or weights do not fit.
+    Raises KernelError when `impl` cannot serve the call, ValueError where shapes do not fit.
     """
     if len(sides) % 2 or not sides:
         raise ValueError(f"sides must be rows and columns of each map, not {list(sides)}")

@@ -1,7 +1,7 @@
-"""deformable_sampling in Triton: a program for a query and some of its heads, four cells of a place at a time.
+"""deformable_sampling in Triton: a program for a query and some of its heads, place by place.
 
-Y, X rows and columns of each map, of up to four · N cells · H heads · D features of a head · POINTS places of a
-query in each map. Places outside of a map read nothing.
+Y, X rows and columns of each map, of up to four · N cells · H heads · D features of a head · POINTS places of
+a query in each map. Places outside of a map read nothing.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.

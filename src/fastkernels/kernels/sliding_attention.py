@@ -1,8 +1,7 @@
 """Causal attention of the last tokens of a sequence over a window, and its gradient.
 
-    s[i, j] = scale * q[i] . k[j]              p - W < j <= p,  p = S - T + i: the place of query i
-    lse[i] = log sum_j exp(s[i, j])
-    o[i] = sum_j P[i, j] v[j],                 P[i, j] = exp(s[i, j] - lse[i])
+    P[i, j] = softmax_j(scale * q[i] . k[j])   p - W < j <= p,  p = S - T + i: the place of query i
+    o[i] = sum_j P[i, j] v[j]
 
     dv[j] = sum_i P[i, j] do[i]                of the last T keys and values: the others are constants
     ds[i, j] = scale * P[i, j] (do[i] . v[j] - do[i] . o[i])
@@ -10,7 +9,7 @@
 
 T queries · S keys, of which the queries' own are the last T · W keys of a window, the query's own included ·
 H heads · K head dim. Sums and exponentials in float32 (float64 stays float64), rounded once to the dtype of
-the query; lse is float32 [T, H].
+the query.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
@@ -44,46 +44,39 @@ def _tiles(q_THK: Tensor, k_SHK: Tensor, window: int) -> Iterator[tuple[slice, s
         )
 
 
-def _reference(
-    q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int
-) -> tuple[Tensor, Tensor]:
+def _reference(q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int) -> Tensor:
     dtype = torch.promote_types(q_THK.dtype, torch.float32)
-    o_THK, lse_TH = _fake(q_THK)
     q, k, v = (x.to(dtype) for x in (q_THK, k_SHK, v_SHK))
+    o_THK = q_THK.new_empty(q_THK.shape)
     for tile, seen, is_seen_QS in _tiles(q_THK, k_SHK, window):
-        scores_HQS = torch.einsum("qhk,shk->hqs", q[tile], k[seen]) * scale
-        scores_HQS.masked_fill_(~is_seen_QS, -torch.inf)
-        lse_HQ = scores_HQS.logsumexp(-1)
-        weights_HQS = (scores_HQS - lse_HQ[..., None]).exp()
+        weights_HQS = _weights(q[tile], k[seen], is_seen_QS, scale)
         o_THK[tile] = torch.einsum("hqs,shk->qhk", weights_HQS, v[seen]).to(q_THK.dtype)
-        lse_TH[tile] = lse_HQ.T
-    return o_THK, lse_TH
+    return o_THK
+
+
+def _weights(q_QHK: Tensor, k_SHK: Tensor, is_seen_QS: Tensor, scale: float) -> Tensor:
+    """[H, Q, S]"""
+    scores_HQS = torch.einsum("qhk,shk->hqs", q_QHK, k_SHK) * scale
+    return scores_HQS.masked_fill_(~is_seen_QS, -torch.inf).softmax(-1)
 
 
 def _reference_grad(
-    do_THK: Tensor,
-    q_THK: Tensor,
-    k_SHK: Tensor,
-    v_SHK: Tensor,
-    o_THK: Tensor,
-    lse_TH: Tensor,
-    scale: float,
-    window: int,
+    do_THK: Tensor, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.promote_types(q_THK.dtype, torch.float32)
-    do, q, k, v, o = (x.to(dtype) for x in (do_THK, q_THK, k_SHK, v_SHK, o_THK))
-    dq_THK, dk_SHK, dv_SHK = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    delta_HT = (do * o).sum(-1).T
+    do, q, k, v = (x.to(dtype) for x in (do_THK, q_THK, k_SHK, v_SHK))
+    dq_THK, dk_SHK, dv_SHK = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     for tile, seen, is_seen_QS in _tiles(q_THK, k_SHK, window):
-        scores_HQS = torch.einsum("qhk,shk->hqs", q[tile], k[seen]) * scale
-        weights_HQS = (scores_HQS - lse_TH[tile].T[..., None].to(dtype)).exp() * is_seen_QS
+        weights_HQS = _weights(q[tile], k[seen], is_seen_QS, scale)
         dv_SHK[seen] += torch.einsum("hqs,qhk->shk", weights_HQS, do[tile])
-        slopes_HQS = torch.einsum("qhk,shk->hqs", do[tile], v[seen]) - delta_HT[:, tile, None]
+        slopes_HQS = torch.einsum("qhk,shk->hqs", do[tile], v[seen])
+        slopes_HQS -= (weights_HQS * slopes_HQS).sum(-1, keepdim=True)  # do . o
         slopes_HQS *= weights_HQS * scale
         dq_THK[tile] = torch.einsum("hqs,shk->qhk", slopes_HQS, k[seen])
         dk_SHK[seen] += torch.einsum("hqs,qhk->shk", slopes_HQS, q[tile])
     own = slice(len(k) - len(q), None)
-    return tuple(x.to(q_THK.dtype).contiguous() for x in (dq_THK, dk_SHK[own], dv_SHK[own]))  # pyright: ignore
+    dq, dk, dv = (x.to(q_THK.dtype).contiguous() for x in (dq_THK, dk_SHK[own], dv_SHK[own]))
+    return dq, dk, dv
 
 
 def _seen(q_THK: Tensor, k_SHK: Tensor, window: int) -> Tensor:
@@ -98,37 +91,25 @@ def _torch_unsupported(q_THK: Tensor, *_: Any) -> str | None:
     return None if q_THK.numel() else "has no answer for no tokens"
 
 
-def _torch(q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int) -> tuple[Tensor, Tensor]:
-    """What PyTorch's own attention on a CPU calls; it also returns the logarithms."""
+def _torch(q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int) -> Tensor:
     q, k, v = (x.transpose(0, 1)[None] for x in (q_THK, k_SHK, v_SHK))
-    o_1HTK, lse_1HT = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q, k, v, 0.0, False, attn_mask=_seen(q_THK, k_SHK, window), scale=scale
-    )
-    return o_1HTK[0].transpose(0, 1).contiguous(), lse_1HT[0].T.contiguous()
+    mask_TS = _seen(q_THK, k_SHK, window)
+    return F.scaled_dot_product_attention(q, k, v, mask_TS, scale=scale)[0].transpose(0, 1).contiguous()
 
 
 def _torch_grad(
-    do_THK: Tensor,
-    q_THK: Tensor,
-    k_SHK: Tensor,
-    v_SHK: Tensor,
-    o_THK: Tensor,
-    lse_TH: Tensor,
-    scale: float,
-    window: int,
+    do_THK: Tensor, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The backward of the same; it has the gradients of all keys and values."""
-    do, q, k, v, o = (x.transpose(0, 1)[None] for x in (do_THK, q_THK, k_SHK, v_SHK, o_THK))
-    mask_TS = _seen(q_THK, k_SHK, window)
-    grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        do, q, k, v, o, lse_TH.T[None], 0.0, False, attn_mask=mask_TS, scale=scale
-    )
-    return tuple(x[0, :, -len(q_THK) :].transpose(0, 1).contiguous() for x in grads)  # pyright: ignore
-
-
-def _fake(q_THK: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(q_THK.dtype, torch.float32)
-    return q_THK.new_empty(q_THK.shape), q_THK.new_empty(q_THK.shape[:2], dtype=dtype)
+    """What PyTorch's attention on a CPU calls, forward and backward: it has the gradients of all keys and
+    values. Autograd itself does not run in inference mode."""
+    do, q, k, v = (x.transpose(0, 1)[None] for x in (do_THK, q_THK, k_SHK, v_SHK))
+    options = {"attn_mask": _seen(q_THK, k_SHK, window), "scale": scale}
+    aten = torch.ops.aten
+    o, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, **options)
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    grads = backward(do, q, k, v, o, lse, 0.0, False, **options)
+    dq, dk, dv = (x[0, :, -len(q_THK) :].transpose(0, 1).contiguous() for x in grads)
+    return dq, dk, dv
 
 
 def _fake_grad(do_THK: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,7 +122,7 @@ def _work(tally: Tally, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: floa
 
 
 def _work_grad(tally: Tally, do_THK: Tensor, q_THK: Tensor, k_SHK: Tensor, *rest: Any) -> None:
-    """Five products of a (query, key) pair; those for keys that are constants are three."""
+    """Products of a (query, key) pair: scores, slopes and dq of all keys, dk and dv of the queries' own."""
     _multiply(tally, 6, q_THK, k_SHK, rest[-1])
     _multiply(tally, 4, q_THK, k_SHK[-len(q_THK) :], rest[-1])
 
@@ -153,9 +134,9 @@ def _multiply(tally: Tally, products: int, q_THK: Tensor, k_SHK: Tensor, window:
 
 _sliding_attention = Kernel(
     "sliding_attention",
-    "(Tensor query, Tensor key, Tensor value, float scale, int window) -> (Tensor, Tensor)",
+    "(Tensor query, Tensor key, Tensor value, float scale, int window) -> Tensor",
     _reference,
-    fake=_fake,
+    fake=lambda q_THK, *_: q_THK.new_empty(q_THK.shape),
     implementations=(
         Implementation("triton", f"{__name__}_triton"),
         Implementation("torch", _torch, devices=("cpu",), unsupported=_torch_unsupported),
@@ -166,8 +147,8 @@ _sliding_attention = Kernel(
 
 _sliding_attention_grad = Kernel(
     "sliding_attention_grad",
-    "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor output, Tensor lse, float scale, "
-    "int window) -> (Tensor, Tensor, Tensor)",
+    "(Tensor grad, Tensor query, Tensor key, Tensor value, float scale, int window) -> "
+    "(Tensor, Tensor, Tensor)",
     _reference_grad,
     fake=_fake_grad,
     implementations=(
@@ -181,11 +162,11 @@ _sliding_attention_grad = Kernel(
 
 def sliding_attention(
     q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int, *, impl: str | None = None
-) -> tuple[Tensor, Tensor]:
-    """(o [T, H, K] in the dtype of the query, lse [T, H] at least float32), contiguous.
+) -> Tensor:
+    """o [T, H, K] in the dtype of the query, contiguous.
 
-    q, k and v have one dtype and may be strided views with a contiguous last dimension. Raises KernelError
-    when `impl` cannot serve the call, ValueError where there are fewer keys than queries, or no window.
+    All have one dtype and may be strided views with a contiguous last dimension. Raises KernelError when
+    `impl` cannot serve the call, ValueError where there are fewer keys than queries, or no window.
     """
     _require(q_THK, k_SHK, window)
     return _sliding_attention(q_THK, k_SHK, v_SHK, scale, window, impl=impl)
@@ -196,22 +177,16 @@ def sliding_attention_grad(
     q_THK: Tensor,
     k_SHK: Tensor,
     v_SHK: Tensor,
-    o_THK: Tensor,
-    lse_TH: Tensor,
     scale: float,
     window: int,
     *,
     impl: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv), each [T, H, K] in the dtype of the query, contiguous: of the queries, and of the last T
-    keys and values.
-
-    do: the gradient of o; o and lse: what sliding_attention returned for the same arguments, contiguous as
-    do is. Raises as that does.
-    """
+    keys and values. do: the gradient of o; the rest as of sliding_attention, which it computes again. Raises
+    as that does."""
     _require(q_THK, k_SHK, window)
-    args = (do_THK, q_THK, k_SHK, v_SHK, o_THK, lse_TH, scale, window)
-    return _sliding_attention_grad(*args, impl=impl)
+    return _sliding_attention_grad(do_THK, q_THK, k_SHK, v_SHK, scale, window, impl=impl)
 
 
 def _require(q_THK: Tensor, k_SHK: Tensor, window: int) -> None:

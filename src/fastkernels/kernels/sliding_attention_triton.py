@@ -1,6 +1,6 @@
 """sliding_attention and its gradient in Triton: tiles of queries, and for keys and values tiles of keys.
 
-    p = 2^(log2(e) (s - lse))                      recomputed by each of the two passes of the gradient
+    p = 2^(log2(e) (s - lse))                      lse and o by a forward, p by each of two passes
     queries     dq = scale sum_j p (do v^T - delta) k           over the keys of a tile's windows
     keys        dv = sum_i p do,  dk = scale sum_i p (do v^T - delta) q      over the queries that see a tile
 
@@ -32,16 +32,12 @@ STAGES = 2
 
 def unsupported(kernel: str, *args: Tensor | float) -> str | None:
     tensors = [x for x in args if isinstance(x, Tensor)]
-    if kernel == "sliding_attention_grad":
-        *tensors, lse_TH = tensors
-        if lse_TH.dtype != torch.float32:
-            return f"reads logarithms of float32, not {lse_TH.dtype}"
-        if not (tensors[0].is_contiguous() and tensors[4].is_contiguous() and lse_TH.is_contiguous()):
-            return "needs contiguous gradients, outputs and logarithms"
     if any(x.stride(-1) != 1 for x in tensors):
         return "needs a contiguous last dimension"
     if (head_dim := tensors[0].shape[-1]) > 128:
         return f"serves head dimensions up to 128, not {head_dim}"
+    if kernel == "sliding_attention_grad" and not tensors[0].is_contiguous():
+        return "needs a contiguous gradient"
     return checks.not_float32_compute(*tensors)
 
 
@@ -162,11 +158,33 @@ def _of_keys(grad, query, key, value, out, logs, dk, dv, scale, T, S, window,
     tl.store(dv + at, acc_v.to(dv.dtype.element_ty), mask=mask)
 
 
-def sliding_attention(
-    q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int
-) -> tuple[Tensor, Tensor]:
+def sliding_attention(q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int) -> Tensor:
+    return _attended(q_THK, k_SHK, v_SHK, scale, window, q_THK.dtype)[0]
+
+
+def sliding_attention_grad(
+    do_THK: Tensor, q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int
+) -> tuple[Tensor, Tensor, Tensor]:
     tokens, heads, size = q_THK.shape
-    o_THK, lse_TH = q_THK.new_empty(q_THK.shape), q_THK.new_empty((tokens, heads), dtype=torch.float32)
+    dq_THK, dk_THK, dv_THK = (q_THK.new_empty(q_THK.shape) for _ in range(3))
+    if dq_THK.numel():
+        o_THK, lse_TH = _attended(q_THK, k_SHK, v_SHK, scale, window, torch.float32)
+        dims, queries, keys, warps = _tile(BACKWARD, q_THK)
+        given = (do_THK, q_THK, k_SHK, v_SHK, o_THK, lse_TH)
+        sizes = (scale, tokens, len(k_SHK), window, *_strides(q_THK, k_SHK, v_SHK))
+        options = {"H": heads, "K": size, "M": queries, "TILE": keys, "DIMS": dims, "STAGES": STAGES}
+        _of_queries[(heads, ceil_div(tokens, queries))](*given, dq_THK, *sizes, **options, num_warps=warps)
+        _of_keys[(heads, ceil_div(tokens, keys))](*given, dk_THK, dv_THK, *sizes, **options, num_warps=warps)
+    return dq_THK, dk_THK, dv_THK
+
+
+def _attended(
+    q_THK: Tensor, k_SHK: Tensor, v_SHK: Tensor, scale: float, window: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """o in this dtype, and the logarithms of its sums, float32 [T, H]."""
+    tokens, heads, size = q_THK.shape
+    o_THK = q_THK.new_empty(q_THK.shape, dtype=dtype)
+    lse_TH = q_THK.new_empty((tokens, heads), dtype=torch.float32)
     if o_THK.numel():
         dims, queries, keys, warps = _tile(FORWARD, q_THK)
         _attend[(heads, ceil_div(tokens, queries))](
@@ -175,28 +193,6 @@ def sliding_attention(
             num_warps=warps,
         )  # fmt: skip
     return o_THK, lse_TH
-
-
-def sliding_attention_grad(
-    do_THK: Tensor,
-    q_THK: Tensor,
-    k_SHK: Tensor,
-    v_SHK: Tensor,
-    o_THK: Tensor,
-    lse_TH: Tensor,
-    scale: float,
-    window: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    tokens, heads, size = q_THK.shape
-    dq_THK, dk_THK, dv_THK = (q_THK.new_empty(q_THK.shape) for _ in range(3))
-    if dq_THK.numel():
-        dims, queries, keys, warps = _tile(BACKWARD, q_THK)
-        given = (do_THK, q_THK, k_SHK, v_SHK, o_THK, lse_TH)
-        sizes = (scale, tokens, len(k_SHK), window, *_strides(q_THK, k_SHK, v_SHK))
-        options = {"H": heads, "K": size, "M": queries, "TILE": keys, "DIMS": dims, "STAGES": STAGES}
-        _of_queries[(heads, ceil_div(tokens, queries))](*given, dq_THK, *sizes, **options, num_warps=warps)
-        _of_keys[(heads, ceil_div(tokens, keys))](*given, dk_THK, dv_THK, *sizes, **options, num_warps=warps)
-    return dq_THK, dk_THK, dv_THK
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:

@@ -49,9 +49,9 @@ BIAS_STD = 0.1
 # are folded away neither fades nor overflows. Filters that saw the mean would pass it on, and all images
 # would look alike.
 FILTER_GAIN = 2.6
-# Behind the last convolution of an inverted residual or a bottleneck nothing reduces the variance before it is added to that
-# of the shortcut: with filters as of others 60 blocks made logits of 1e13, with these of 1.4. Before some
-# `conv_pwl` are gates of squeeze and excitation, which reduce it.
+# Behind the last convolution of an inverted residual or a bottleneck nothing reduces the variance before it
+# is added to that of the shortcut: with filters as of others 60 blocks made logits of 1e13, with these of
+# 1.4. Before some `conv_pwl` are gates of squeeze and excitation, which reduce it.
 BRANCH_FAN_INS = {"pw_proj.": 10, "conv_pwl.": 6, "widen.": 6}
 # Scores that are not divided by the root of the head size, 8 of 64 features, come from weights that training
 # keeps small. With ordinary random ones the softmax picks single keys: in bfloat16 24 layers of T5 were off

@@ -5,10 +5,10 @@
 
 B images, Q queries, H heads, D features of a head; L maps of Y_l rows and X_l columns, their N cells one
 behind the other, row by row; P places of a query, the first P / L of them in the first map, and so on. Places
-are columns and rows from 0, the edge of a map, to 1; cells outside of a map are zero. Places, weights and sums
-in at least float32; y has the dtype of the value.
-Mirrors transformers.models.rt_detr_v2.modeling_rt_detr_v2.multi_scale_deformable_attention_v2, method "default"
-(there torch.nn.functional.grid_sample of each map, in the dtype of the value).
+are columns and rows from 0, the edge of a map, to 1; cells outside of a map are zero. Places, weights and
+sums in at least float32; y has the dtype of the value.
+Mirrors transformers.models.rt_detr_v2.modeling_rt_detr_v2.multi_scale_deformable_attention_v2, method
+"default" (there torch.nn.functional.grid_sample of each map, in the dtype of the value).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     cells     the K cells with the largest logit of any class
     refine    y = sigmoid(x + logit(p)),  logit(p) = log(max(p, eps) / max(1 - p, eps))
 
-B images, N cells, R bins of a distance, C classes, eps 1e-5. No box suppresses another. Equal logits: the lower cell
-first, then the lower class of it. Boxes and scores are float32 at least: a float16 box in an image of 640
-pixels would be right to half a pixel only. The choice is by logit and exact.
+B images, N cells, R bins of a distance, C classes, eps 1e-5. No box suppresses another. Equal logits: the
+lower cell first, then the lower class of it. Boxes and scores are float32 at least: a float16 box in an image
+of 640 pixels would be right to half a pixel only. The choice is by logit and exact.
 Mirrors ultralytics.nn.modules.head.v10Detect (ultralytics.nn.modules.block.DFL and v10postprocess), and
 what transformers.models.rt_detr_v2.modeling_rt_detr_v2.RTDetrV2Model and RTDetrV2Decoder do by torch.topk and
 inverse_sigmoid.

@@ -5,7 +5,8 @@
 
 T tokens, x [T, K], W [N, K], y [T, N]. Products accumulate in at least float32. dx has the dtype of dy; dW
 keeps float32, because small steps add up.
-Mirrors the two products of torch.nn.functional.linear's backward, torch.mm.
+Mirrors the two products that jax.vjp makes of jax.lax.dot_general, and the backward of
+torch.nn.functional.linear.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 T tokens, D hidden. Computed in at least float32; dx has the dtype of dy. The weight w is not learnt: it has
 no gradient.
-Mirrors torch.ops.aten._fused_rms_norm_backward, which has no residual.
+Mirrors liger_kernel.ops.rms_norm.rms_norm_backward, which has no residual and also learns w.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ class RMSNormGrad(nn.Module):
         super().__init__()
         self.eps = eps
 
-    def forward(
-        self, grad_out: Tensor, input: Tensor, weight: Tensor, residual: Tensor | None = None
-    ) -> Tensor:
-        """grad_out, input and residual [..., D], weight [D] -> [..., D]"""
-        return kernels.rms_norm_grad(grad_out, input, weight, self.eps, residual)
+    def forward(self, dY: Tensor, X: Tensor, W: Tensor, residual: Tensor | None = None) -> Tensor:
+        """dY, X and residual [..., D], W [D] -> [..., D]"""
+        return kernels.rms_norm_grad(dY, X, W, self.eps, residual)

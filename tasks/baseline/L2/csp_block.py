@@ -2,14 +2,14 @@
 
     C2f       y = conv(concat(a, b, m_1(b), m_2(m_1(b)), ...)),  (a, b) = halves of conv(x)
     SCDown    y = dw(conv(x))
-    CSPRepLayer   y = r_n(.. r_1(conv1(x))) + conv2(x)
+    CSPRep    y = r_n(.. r_1(conv1(x))) + conv2(x)
     SPPF      y = conv(concat(h, pool(h), pool(pool(h)), pool(pool(pool(h))))),  h = conv(x)
 
 B images, Y, X rows and columns, C channels (c1), O outputs (c2). conv are 1 x 1 with SiLU, dw is depthwise
 3 x 3 with stride 2 and no activation, pool is 5 x 5. A Bottleneck is two 3 x 3 convolutions. A CIB is
 depthwise 3 x 3, 1 x 1 to twice the channels, depthwise 7 x 7, 1 x 1 back, depthwise 3 x 3; the 7 x 7
-filters hold a parallel 3 x 3 convolution too. Both may add their input. All but dw with SiLU, norms folded. r are
-3 x 3, and their filters hold a parallel 1 x 1 convolution (RepVGG).
+filters hold a parallel 3 x 3 convolution too. Both may add their input. r is 3 x 3, and its filters hold a
+parallel 1 x 1 convolution (RepVGG). All but dw with SiLU, norms folded.
 Rounded to the dtype of x after each convolution, its activation and each sum.
 Mirrors ultralytics.nn.modules.block.Bottleneck, C2f, CIB, C2fCIB, SCDown and SPPF after fusing, and
 transformers.models.rt_detr_v2.modeling_rt_detr_v2.RTDetrV2CSPRepLayer.
@@ -20,11 +20,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fastkernels import kernels
 from fastkernels.nn.fusion import Fusion
 
 from ..L1.pool import MaxPool2d
-from .conv_norm_act import ConvNormAct
+from .conv_norm_act import ConvNormAct, fused
 
 
 class Bottleneck(nn.Module):
@@ -121,8 +120,5 @@ class CSPRepLayer(nn.Module):
         """x [B, Y, X, C] -> [B, Y, X, O]"""
         deep_BYXO = self.bottlenecks(self.conv1(hidden_state))
         if self.fuses and not hidden_state.is_meta:
-            last = self.conv2
-            how = (last.conv.stride, last.conv.padding, last.conv.groups, last.activation)
-            weights = (last.conv.weight, last.bias)
-            return kernels.conv2d_activation(hidden_state, *weights, *how, residual_BYXO=deep_BYXO)
+            return fused(self.conv2, hidden_state, deep_BYXO)
         return deep_BYXO + self.conv2(hidden_state)

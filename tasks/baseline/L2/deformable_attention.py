@@ -1,14 +1,14 @@
-"""Deformable attention of a DETR: every query reads a few places around its box in maps of several resolutions.
+"""Deformable attention of a DETR: every query reads a few places around its box in several maps.
 
     offsets, logits = (x + p) Wo^T + bo, (x + p) Ww^T + bw
     places = centre + size (scale / n) offsets,  w = softmax_p(logits)
     y = sample(maps Wv^T + bv, places, w) Wy^T + by                       L1/deformable_sampling
 
-B images, Q queries, D hidden, H heads; N cells of L maps, n points of a query in each, P = L n; centre (column,
-row) and size of its box, from 0 to 1. Places in at least float32; rounded to the dtype of x after each product,
-the softmax and the sample.
-Mirrors transformers.models.rt_detr_v2.modeling_rt_detr_v2.RTDetrV2MultiscaleDeformableAttention, boxes of four
-numbers and method "default".
+B images, Q queries, D hidden, H heads; N cells of L maps, n points of a query in each, P = L n; centre
+(column, row) and size of its box, from 0 to 1. Places in at least float32; rounded to the dtype of x after
+each product, the softmax and the sample.
+Mirrors transformers.models.rt_detr_v2.modeling_rt_detr_v2.RTDetrV2MultiscaleDeformableAttention, boxes of
+four numbers and method "default".
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
 T tokens, D hidden, H heads, K head size (D / H unless it is given), B rows of up to S tokens. Scores are
 scaled by 1/sqrt(K), or not at all. A token sees all tokens of its row, or those among them that are
 `attended`, or, causal, those up to itself; a bias of the scores goes by the places of two tokens in their
-row. The positioned variant has rows of one length, and positions p of its tokens. Rounded to the dtype of x after each line.
+row. The positioned variant has rows of one length, and positions p of its tokens. Rounded to the dtype of x
+after each line.
 Mirrors vllm.model_executor.models.siglip2.Siglip2Attention (also transformers' Siglip2Attention,
 CLIPAttention and, as encoder, T5Attention; timm's layers.Attention), and
 transformers.models.rt_detr_v2.modeling_rt_detr_v2.RTDetrV2SelfAttention.

@@ -41,18 +41,25 @@ class TTTAttention(nn.Module):
         self.o_proj = RowParallelLinear(num_heads * head_dim, hidden_size)
 
     def forward(
-        self, hidden_states: Tensor, rotary_emb: Tensor, key_cache: Tensor, value_cache: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """hidden_states [T, D], rotary_emb [T, K], caches [S, H, K], of which the last T are written -> y [T,
-        D], and what the gradient needs: qkv [T, 3, H, K], rotated query and output [T, H, K], lse [T, H]"""
+        self,
+        hidden_states: Tensor,
+        rotary_emb: Tensor,
+        key_cache: Tensor | None,
+        value_cache: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """hidden_states [T, D], rotary_emb [T, K], caches [S, H, K], of which the last T are written -> y
+        [T, D], and what the gradient needs: qkv [T, 3, H, K] and the rotated query [T, H, K]. Without caches
+        the tokens see each other alone."""
         qkv_T3HK = self.qkv_proj(hidden_states).unflatten(-1, self.heads)
         q, k, v = qkv_T3HK.unbind(1)
         q_1THK, k_1THK = self.rope(self.q_norm(q)[None], self.k_norm(k)[None], rotary_emb)
-        tokens = len(hidden_states)
-        key_cache[-tokens:].copy_(k_1THK[0])
-        value_cache[-tokens:].copy_(v)
-        o_THK, lse_TH = self.attn(q_1THK[0], key_cache, value_cache)
-        return self.o_proj(o_THK.flatten(1)), qkv_T3HK, q_1THK[0], o_THK, lse_TH
+        k = k_1THK[0]
+        if key_cache is not None and value_cache is not None:
+            key_cache[-len(k) :].copy_(k)
+            value_cache[-len(k) :].copy_(v)
+            k, v = key_cache, value_cache
+        o_THK = self.attn(q_1THK[0], k, v)
+        return self.o_proj(o_THK.flatten(1)), qkv_T3HK, q_1THK[0]
 
 
 class TTTAttentionGrad(nn.Module):
@@ -73,8 +80,6 @@ class TTTAttentionGrad(nn.Module):
         grad_output: Tensor,
         qkv: Tensor,
         query: Tensor,
-        output: Tensor,
-        softmax_lse: Tensor,
         rotary_emb: Tensor,
         key_cache: Tensor,
         value_cache: Tensor,
@@ -86,7 +91,7 @@ class TTTAttentionGrad(nn.Module):
         """grad_output [T, D], what the forward kept, rotary_emb [T, K], caches [S, H, K], weights [3 H K, D],
         [K], [K] and [D, H K] -> [T, D]"""
         do_THK = self.o_grad(grad_output, o_weight).unflatten(-1, self.heads)
-        dq, dk, dv = self.attn_grad(do_THK, query, key_cache, value_cache, output, softmax_lse)
+        dq, dk, dv = self.attn_grad(do_THK, query, key_cache, value_cache)
         cos_TJ, sin_TJ = rotary_emb.chunk(2, dim=-1)
         dq_1THK, dk_1THK = self.rope(dq[None], dk[None], torch.cat((cos_TJ, -sin_TJ), dim=-1))
         q, k, _ = qkv.unbind(1)

@@ -8,10 +8,10 @@
 
 B images, Y, X rows and columns of an image, multiples of 32; maps at strides 8, 16, 32; D channels of the
 encoder's maps; Q queries q of width E, their boxes r (centre, size) from 0 to 1, N cells of all maps, C
-classes. l 1 x 1, d 3 x 3 with stride 2, both with SiLU; f, g CSPRepLayers; up nearest. An AIFI layer is
-x = norm(x + attend(x, p)), norm(x + mlp(x)), p = [sin(y w) | cos(y w) | sin(x w) | cos(x w)], of float64
-rounded once, w_i = temperature^(-4 i / D). e is two layers of the box, box three of a query. Boxes are float32
-at least; else rounded to the dtype of the maps after each convolution, product, norm and sum.
+classes. l 1 x 1, d 3 x 3 with stride 2, both with SiLU; f, g CSPRepLayers; up nearest. An AIFI layer is x =
+norm(x + attend(x, p)), norm(x + mlp(x)), p = [sin(y w) | cos(y w) | sin(x w) | cos(x w)], of float64 rounded
+once, w_i = temperature^(-4 i / D). e is two layers of the box, box three of a query. Boxes are float32 at
+least; else rounded to the dtype of the maps after each convolution, product, norm and sum.
 Mirrors transformers.models.rt_detr.modeling_rt_detr_resnet.RTDetrResNetBackbone, and RTDetrV2EncoderLayer,
 RTDetrV2HybridEncoder, RTDetrV2DecoderLayer and RTDetrV2Decoder of transformers.models.rt_detr_v2, less the
 classes and boxes of layers before the last, which training alone reads.
@@ -215,8 +215,7 @@ class Decoder(nn.Module):
         spatial_shapes_list: list[list[int]],
     ) -> tuple[Tensor, Tensor]:
         """inputs_embeds, the queries [B, Q, E], encoder_hidden_states, the cells of all maps [B, N, E],
-        reference_points [B, Q, 4], spatial_shapes_list rows and columns of each map -> logits [B, Q, C], boxes
-        [B, Q, 4]"""
+        reference_points [B, Q, 4], spatial_shapes_list L of [Y, X] -> logits [B, Q, C], boxes [B, Q, 4]"""
         q_BQE = inputs_embeds
         for layer, bbox_head in zip(self.layers, self.bbox_head):
             position_BQE = self.query_pos_head(reference_points.to(q_BQE.dtype))

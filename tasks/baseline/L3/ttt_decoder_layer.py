@@ -3,8 +3,8 @@
     a = h + rms_norm(attention(rms_norm(h; w_in)); w_behind)
     y = a + rms_norm(mlp(rms_norm(a; w_ffn)); w_ffn_behind)
 
-T tokens, the last of the S whose keys and values the caches hold, D hidden, H heads, K head size. Rounded to
-the dtype of h after each norm and sum.
+T tokens of a sequence, D hidden, H heads, K head size; a token sees the last sliding_window tokens. Rounded
+to the dtype of h after each norm and sum.
 Mirrors a block of ttt.model.transformer.MetaModel without prime weights.
 """
 
@@ -35,11 +35,8 @@ class TTTDecoderLayer(nn.Module):
         self.feed_forward = GatedMLP(hidden_size, intermediate_size)
         self.ffn_post_norm = RMSNorm(hidden_size, rms_norm_eps)
 
-    def forward(
-        self, hidden_states: Tensor, rotary_emb: Tensor, key_cache: Tensor, value_cache: Tensor
-    ) -> Tensor:
-        """hidden_states [T, D], rotary_emb [T, K], caches [S, H, K], of which the last T are written -> [T,
-        D]"""
-        o, *_ = self.seq_modeling_block(self.seq_norm(hidden_states), rotary_emb, key_cache, value_cache)
+    def forward(self, hidden_states: Tensor, rotary_emb: Tensor) -> Tensor:
+        """hidden_states [T, D], rotary_emb [T, K] -> [T, D]"""
+        o, *_ = self.seq_modeling_block(self.seq_norm(hidden_states), rotary_emb, None, None)
         hidden_states = hidden_states + self.seq_post_norm(o)
         return hidden_states + self.ffn_post_norm(self.feed_forward(self.ffn_norm(hidden_states)))

@@ -7,11 +7,12 @@
     logits, boxes = decoder(q, m, r)                                       decode
 
 B images, Y, X rows and columns, N cells of maps at strides 8, 16, 32, E width of the decoder, Q queries, C
-classes. The anchor of a cell is its centre and a side of 0.05, 0.1, 0.2; it is valid where all four lie within
-0.01 .. 0.99, else r is 1. Norms are folded into the convolutions when weights are loaded, and both branches of
-a RepVGG block into one. Parameters and activations have the dtype of the module, anchors and boxes float32 at
-least: in float16 production rounds these, too. `config` is the complete Hugging Face configuration of
-RTDetrV2ForObjectDetection with a bottleneck RTDetrResNetConfig. What only training reads is left out.
+classes. The anchor of a cell is its centre and a side of 0.05, 0.1, 0.2; it is valid where all four lie
+within 0.01 .. 0.99, else r is 1. Norms are folded into the convolutions when weights are loaded, and both
+branches of a RepVGG block into one. Parameters and activations have the dtype of the module, anchors and
+boxes float32 at least: in float16 production rounds these, too. `config` is the complete Hugging Face
+configuration of RTDetrV2ForObjectDetection with a bottleneck RTDetrResNetConfig. What only training reads is
+left out.
 Mirrors transformers.RTDetrV2ForObjectDetection.
 """
 
@@ -111,8 +112,8 @@ class RTDetrV2ForObjectDetection(nn.Module):
     def decode(
         self, memory: Tensor, output_memory: Tensor, cells: Tensor, spatial_shapes_list: list[list[int]]
     ) -> tuple[Tensor, Tensor]:
-        """memory and output_memory [B, N, E], cells int64 [B, Q], spatial_shapes_list rows and columns of each
-        map -> logits [B, Q, C], boxes [B, Q, 4]: centre and size, from 0 to 1"""
+        """memory and output_memory [B, N, E], cells int64 [B, Q], spatial_shapes_list L of
+        [Y, X] -> logits [B, Q, C], boxes [B, Q, 4]: centre and size, from 0 to 1"""
         anchors_N4, is_valid_N1 = anchors(spatial_shapes_list, memory)
         query_BQE = output_memory.gather(1, cells[..., None].expand(-1, -1, output_memory.shape[-1]))
         refined_BQ4 = self.refine(self.enc_bbox_head(query_BQE), anchors_N4[cells])
@@ -136,9 +137,8 @@ class RTDetrV2ForObjectDetection(nn.Module):
         shapes = spatial_shapes(rows, columns)
         logits_BQC, boxes_BQ4 = self.decode(memory_BNE, output_BNE, self.select(logits_BNC), shapes)
         best_BK1 = self.best(logits_BQC)[..., None]
-        best_logits_BK, labels_BK = logits_BQC.gather(1, best_BK1.expand(-1, -1, logits_BQC.shape[-1])).max(
-            -1
-        )
+        best_BKC = best_BK1.expand(-1, -1, logits_BQC.shape[-1])
+        best_logits_BK, labels_BK = logits_BQC.gather(1, best_BKC).max(-1)
         centre_BK2, size_BK2 = boxes_BQ4.gather(1, best_BK1.expand(-1, -1, 4)).split(2, dim=-1)
         corners_BK4 = torch.cat((centre_BK2 - size_BK2 / 2, centre_BK2 + size_BK2 / 2), dim=-1)
         corners_BK4 *= corners_BK4.new_tensor([columns, rows, columns, rows])
@@ -158,8 +158,7 @@ def spatial_shapes(height: int, width: int) -> list[list[int]]:
 
 
 def anchors(shapes: list[list[int]], like: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the cells of all maps the boxes [N, 4], centre and size, float32 at least, and whether they are valid
-    [N, 1]."""
+    """The boxes of all maps' cells [N, 4], float32 at least, and whether they are valid [N, 1]."""
     dtype, device = torch.promote_types(like.dtype, torch.float32), like.device
     of_maps = []
     for level, (rows, columns) in enumerate(shapes):

@@ -79,9 +79,8 @@ class TTTE2E(nn.Module):
         tokens, dtype = len(input_ids), self.suffix.lm_head.weight.dtype
         rotary_TK = self.rotary(torch.arange(tokens, device=input_ids.device)[:, None])
         h_TD = self.embed_tokens(input_ids)
-        caches = h_TD.new_empty(2, tokens, *self.head_shape)
         for layer in self.layers:
-            h_TD = layer(h_TD, rotary_TK, *caches)
+            h_TD = layer(h_TD, rotary_TK)
         caches = h_TD.new_empty(2, tokens, self.suffix_len, *self.head_shape)
         first = prime = self.prime.unflatten(0, (-1, self.prime_rows))
         nll = []
@@ -96,8 +95,16 @@ class TTTE2E(nn.Module):
         return torch.cat(nll), prime - first
 
     def examples(self, run: str, batch: Batch) -> Examples:
-        """Sequences of one length that learn."""
+        """Sequences of one length that learn (`forward`), or a chunk behind what was read (`suffix`)."""
         (tokens,) = set(batch.seq_lens)
+        if run == "suffix":
+            chunk, hidden, (heads, size) = batch.num_tokens, self.prime.shape[1], self.head_shape
+            h, targets = torch.empty(chunk, hidden), torch.empty(chunk, dtype=torch.int64)
+            prime = torch.empty(self.suffix_len, self.prime_rows, hidden)
+            rotary = torch.empty(chunk, size, dtype=self.rotary.dtype)
+            caches = torch.empty(2, tokens, self.suffix_len, heads, size)
+            yield run, (h, targets, prime, rotary, *caches, True)
+            return
         ids, targets = (torch.empty(len(batch.seq_lens), tokens, dtype=torch.int64) for _ in range(2))
         yield run, (ids, targets, True)
 

@@ -12,7 +12,7 @@ from tests.pointwise_cases import worst_row_error
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON
 from tests.unit.kernels.test_convolution import drawn
 
-# Maps, heads, features of a head, places of a query in each map: none a power of two, one map of a single row.
+# Rows and columns of maps, one of a single row.
 MAPS = [[(5, 7)], [(6, 4), (3, 2), (1, 9)], [(8, 8), (4, 4), (2, 2), (1, 1)]]
 
 

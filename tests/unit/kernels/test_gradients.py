@@ -1,5 +1,7 @@
 """Kernels of a gradient step in inference: every implementation against torch.autograd in float64."""
 
+from collections import defaultdict
+
 import pytest
 import torch
 
@@ -12,13 +14,16 @@ from tests.gradient_cases import (
     norm_grad_cases,
     sliding_cases,
     sliding_grad_cases,
-    windowed,
 )
 from tests.pointwise_cases import check, run, worst_row_error
 from tests.unit.kernels.implementations import DTYPES, REFERENCE, TORCH, TRITON, TRITON_DTYPE
 
 # A lone token; a whole sequence; a window that is left, shorter than the queries, of two keys; odd tiles.
 SHAPES = [(1, 3, 1, 4, 3), (7, 7, 3, 16, 7), (5, 40, 2, 24, 9), (70, 101, 2, 16, 33), (6, 9, 1, 16, 2)]
+# A gradient reads the logarithm of a softmax's sum, about 4 here. Rounded to float32 it is off by up to 2
+# eps, and with it all weights of a row, relatively; so are the scores, and a slope is what is left of two
+# products.
+FLOOR = defaultdict(lambda: 2, {("sliding_attention_grad", torch.float32): 12})
 ATTENTION = [*sliding_cases(SHAPES), *sliding_grad_cases(SHAPES)]
 CASES = [
     *ATTENTION,
@@ -45,7 +50,7 @@ def test_triton_against_autograd(impl, dtype):
 
 def _check(case, dtype, impl):
     """Rows of attention that are smaller than the mean row are held against that: the first token's gradient
-    is exactly 0. Its second output is float32 whatever the dtype is."""
+    is exactly 0."""
     if not case.kernel.startswith("sliding"):
         check(case, dtype, impl)
         return
@@ -54,13 +59,8 @@ def _check(case, dtype, impl):
     for found, reference, exact in zip(outputs, references, case.answer(*args)):
         assert (found.dtype, found.shape) == (dtype, exact.shape)
         assert found.is_contiguous()
-        limit = max(2 * _error(reference, exact), 2 * torch.finfo(dtype).eps)
+        limit = max(2 * _error(reference, exact), FLOOR[case.kernel, dtype] * torch.finfo(dtype).eps)
         assert _error(found, exact) <= limit, f"{case} {impl}"
-    if case.kernel == "sliding_attention":
-        q, k, _, scale, window = args
-        wanted = windowed(q.double(), k.double(), scale, window).logsumexp(-1).T
-        assert outputs[1].dtype == torch.float32
-        torch.testing.assert_close(outputs[1].double(), wanted, rtol=1e-6, atol=1e-5)
 
 
 def _error(found, exact):
