@@ -55,7 +55,8 @@ def plain(config: dict[str, Any], compiled: bool = False) -> Any:
 
     def stage(width: int, heads: int, depth: int) -> Any:
         blocks: list[Any] = [Block(width, heads) for _ in range(depth)]
-        return nn.ModuleList(map(torch.compile, blocks) if compiled else blocks)
+        made: list[Any] = [torch.compile(block) if compiled else block for block in blocks]
+        return nn.ModuleList(made)
 
     class Backbone(nn.Module):
         def __init__(self) -> None:

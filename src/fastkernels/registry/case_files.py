@@ -18,8 +18,8 @@ What follows from the rest is not said:
 
 - the task is the file's, and cases of the phase `held-out` are not timed;
 - an input has the case's dtype, and a view as many elements as its rows; a list in place of an input is its
-  shape, all else is the form's, and a list that is no tensor is `{"list": [..]}`; a list in place of a batch is
-  its rows;
+  shape, all else is the form's, and a list that is no tensor is `{"list": [..]}`; a list in place of a batch
+  is its rows;
 - a size in a shape may be the name of an init argument, or T: the tokens, those of the batch where the case
   has none;
 - an id stands between who makes the call and the dtype, and its form may name T, arguments (of tensors, their
