@@ -1,7 +1,8 @@
 """deformable_sampling in Triton: a program for a query and some of its heads, place by place.
 
 Y, X rows and columns of each map, of up to four · N cells · H heads · D features of a head · POINTS places of
-a query in each map. Places outside of a map read nothing.
+a query in each map. Places outside of a map read nothing. Seen by
+the interpreter alone: no GPU has run it.
 """
 
 # Triton types a launch as a call of the device function, without launch options and with constexpr arguments.
