@@ -36,7 +36,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
-        (["L1/rms_n*"], ["L1/rms_norm"]),
+        (["L1/rms_n*"], ["L1/rms_norm", "L1/rms_norm_grad"]),
         (
             ["*_norm", "llama_mlp", "rms_norm"],
             [
