@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import cache
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
