@@ -4,9 +4,10 @@
     t = clamp(entry into the box, 0, 16384) + 1e-6,   start = n(t) + ld_random(0, 786433 (x + W y)) / 2^32
 
 C cameras [R | o] · N = C H W rays, those of a camera row by row. The box is 0.5 +- aabb_scale / 2 on each
-axis; of a ray that misses it, start is no place in it. n(t) is the place of a distance on the lattice (`place_of`): one step is S_MIN long near the camera, and
-from there cone_angle times the distance. ld_random shifts every ray's lattice by a part of a step, the same
-for each camera. Computed in float32 (float64 stays float64).
+axis; of a ray that misses it, start is no place in it. n(t) is the place of a distance on the lattice
+(`place_of`): one step is S_MIN long near the camera, and from there cone_angle times the distance. ld_random
+shifts every ray's lattice by a part of a step, the same for each camera. Computed in float32 (float64 stays
+float64).
 """
 
 from __future__ import annotations
