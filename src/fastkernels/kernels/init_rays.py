@@ -1,13 +1,13 @@
 """A ray through each pixel of several cameras, and the first place on the lattice of steps that it takes.
 
     d = R normalise((x + 0.5 - cx) / fx, (y + 0.5 - cy) / fy, 1)               o = the camera's position
-    t = max(entry into the box, 0) + 1e-6,   start = n(t) + ld_random(0, 786433 (x + W y))
-    step = 0, or -1 where the point at t is not in the box
+    t = clamp(entry into the box, 0, 16384) + 1e-6,   start = n(t) + ld_random(0, 786433 (x + W y)) / 2^32
 
 C cameras [R | o] · N = C H W rays, those of a camera row by row. The box is 0.5 +- aabb_scale / 2 on each
-axis. n(t) is the place of a distance on the lattice (`place_of`): one step is S_MIN long near the camera, and
-from there cone_angle times the distance. ld_random shifts every ray's lattice by a part of a step, the same
-for each camera. Computed in float32 (float64 stays float64).
+axis; of a ray that misses it, start is no place in it. n(t) is the place of a distance on the lattice
+(`place_of`): one step is S_MIN long near the camera, and from there cone_angle times the distance. ld_random
+shifts every ray's lattice by a part of a step, the same for each camera. Computed in float32 (float64 stays
+float64).
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ S_MIN = math.sqrt(3) / STEPS
 S_MAX = S_MIN * 2 ** (CASCADES - 1) * STEPS / CELLS
 _NO_CONE = 1e-5  # steps of one length
 _NEAR = 1e-6  # behind the entry
+_FARTHEST = 16384.0
 _WORD = (1 << 32) - 1
 _SEED = 786433
 _MIXERS = (0x6C50B47C, 0xB82F1E52, 0xC7AFE638, 0x8D22F6E6)
 _SWAPS = ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF), (16, 0x0000FFFF))
 
-Rays = tuple[Tensor, Tensor, Tensor, Tensor]
+Rays = tuple[Tensor, Tensor, Tensor]
 
 
 def cone_angle_of(aabb_scale: int) -> float:
@@ -106,24 +107,21 @@ def _reference(
     low, high = 0.5 - 0.5 * aabb_scale, 0.5 + 0.5 * aabb_scale
     inverse_CP3 = 1 / d_CP3
     entry_CP = torch.minimum((low - o_CP3) * inverse_CP3, (high - o_CP3) * inverse_CP3).amax(-1)
-    t_CP = entry_CP.clamp_min(0) + _NEAR
-    at_CP3 = o_CP3 + t_CP[..., None] * d_CP3
-    inside_CP = ((at_CP3 >= low) & (at_CP3 <= high)).all(-1)
+    t_CP = entry_CP.clamp(0, _FARTHEST) + _NEAR
     jitter_P = ld_random(0, pixel_P * _SEED & _WORD).to(dtype) * 2.0**-32
     starts_CP = place_of(t_CP, cone_angle) + jitter_P
-    steps_CP = torch.where(inside_CP, 0, -1).to(torch.int32)
-    return o_CP3.flatten(0, 1), d_CP3.flatten(0, 1), starts_CP.flatten(), steps_CP.flatten()
+    return o_CP3.flatten(0, 1), d_CP3.flatten(0, 1), starts_CP.flatten()
 
 
 def _fake(cameras_C34: Tensor, Ks: Tensor, width: int, height: int, scale: int, cone: float) -> Rays:
     rays, new = len(cameras_C34) * width * height, cameras_C34.new_empty
-    return new(rays, 3), new(rays, 3), new(rays), new(rays, dtype=torch.int32)
+    return new(rays, 3), new(rays, 3), new(rays)
 
 
 _init_rays = Kernel(
     "init_rays",
     "(Tensor cameras, Tensor Ks, int width, int height, int aabb_scale, float cone_angle)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor)",
     _reference,
     fake=_fake,
     implementations=(Implementation("inductor", compiled(_reference)),),
@@ -141,8 +139,8 @@ def init_rays(
     *,
     impl: str | None = None,
 ) -> Rays:
-    """(origins [N, 3], unit directions [N, 3], starts [N], steps int32 [N]) of cameras that look along z, x
-    to the right and y down, [R | o] from the camera to the space of the box; Ks without skew.
+    """(origins [N, 3], unit directions [N, 3], starts [N]) of cameras that look along z, x to the right and
+    y down, [R | o] from the camera to the space of the box; Ks without skew.
 
     Raises KernelError when `impl` cannot serve the call.
     """

@@ -1,6 +1,6 @@
 """Cameras in a scene of occupied cubes and rays that leave them: `draw: rays.FIELD`.
 
-    viewmats or cameras, and Ks             on an orbit within the box, looking at its middle
+    viewmats or cameras, and Ks             of cameras in the box and outside it that look at its middle
     origins, directions, starts, steps      of rays from anywhere in a cube around the middle, some under way
     density_grid                            the cells (kernels/occupancy.py)
 
@@ -24,7 +24,7 @@ from fastkernels.loader.splats import FOCAL, look_at_middle
 from fastkernels.nn.occupancy import random_grid
 from fastkernels.records import Case, TensorSpec
 
-ORBIT = 0.35  # of the box's side
+FARTHEST = 0.9  # from the middle, of the box's side; half of it at least
 ROUNDINGS = 2**-20
 MOST_UNDER_WAY = 100  # steps
 _ALIKE = 16  # samples of a ray that are looked at for roundings, at least
@@ -51,7 +51,7 @@ def _cameras(count: int, inputs: dict[str, Any], seed: int) -> dict[str, Tensor]
     """A space of `scale` units to one of the dataset's; without, the box's own."""
     first, *shares = torch.rand(1 + count, generator=Generator().manual_seed(seed), device="cpu").tolist()
     focal = FOCAL * max(inputs["width"], inputs["height"])
-    farthest = ORBIT * inputs["aabb_scale"] / inputs.get("scale", 1)
+    farthest = FARTHEST * inputs["aabb_scale"] / inputs.get("scale", 1)
     views, cameras = [], []
     for place, share in enumerate(shares):
         views.append(look_at_middle(2 * math.pi * (first + place / count), farthest * (0.5 + share / 2)))

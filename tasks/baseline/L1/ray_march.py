@@ -7,10 +7,10 @@
 C cameras, N = C H W rays, those of a camera row by row, R rays of a call, K = n_steps. The box is
 0.5 +- aabb_scale / 2, n(t) the place of a distance on the lattice: steps are sqrt(3) / 1024 long near the
 camera, and cone_angle times the distance behind that. The jitter is a part of a step that depends on the
-pixel. density_grid has M = log2(aabb_scale) + 1 cascades of cells, eight to a byte, in Morton's order; a
-place is looked up in the finest one that reaches it. A step is the next place on the lattice, -1 of a ray
-that has ended; where it has fewer than K samples, x and delta are zero. All is float32 (or float64), steps
-are int32.
+pixel; of a ray that misses the box, start is no place in it. density_grid has M = log2(aabb_scale) + 1
+cascades of cells, eight to a byte, in Morton's order; a place is looked up in the finest one that reaches it.
+A step is the next place on the lattice, -1 of a ray that has ended; where it has fewer than K samples, x and
+delta are zero. All is float32 (or float64), steps are int32.
 Mirrors ngp.init_rays_with_payload_kernel_nerf with one sample of a pixel and a lens without distortion, and
 ngp.generate_next_nerf_network_inputs with the skipping of ngp.advance_pos_nerf: here the place of a ray is a
 whole number.
@@ -26,9 +26,9 @@ from fastkernels import kernels
 class InitRays(nn.Module):
     def forward(
         self, cameras: Tensor, Ks: Tensor, width: int, height: int, aabb_scale: int, cone_angle: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """cameras [C, 3, 4], [R | o] of cameras that look along z, from them to the box, Ks [C, 3, 3]
-        -> origins [N, 3], directions [N, 3], starts [N], steps int32 [N]"""
+        -> origins [N, 3], directions [N, 3], starts [N]"""
         return kernels.init_rays(cameras, Ks, width, height, aabb_scale, cone_angle)
 
 

@@ -46,18 +46,20 @@ class NerfTracer(nn.Module):
         self.network = NerfNetwork(pos_encoding, dir_encoding, density_network, rgb_network)
         self.ray_march, self.volume_composite = RayMarch(), VolumeComposite()
 
-    def forward(self, origins: Tensor, directions: Tensor, starts: Tensor, steps: Tensor) -> Tensor:
-        """Rays as L1/ray_march:rays gives them: origins [R, 3], directions [R, 3], starts [R], steps int32
-        [R] -> rgba [R, 4], linear, colours weighted by alpha"""
+    def forward(self, origins: Tensor, directions: Tensor, starts: Tensor) -> Tensor:
+        """Rays as L1/ray_march:rays gives them, origins [R, 3], directions [R, 3], starts [R] -> rgba [R, 4],
+        linear, colours weighted by alpha"""
         rgba_R4 = origins.new_zeros(len(origins), 4)
-        # What goes on depends on data: of meta tensors there is one round, of all rays.
-        ray_L = torch.arange(len(steps)) if steps.is_meta else (steps >= 0).nonzero().squeeze(1)
+        ray_L = torch.arange(len(origins), device=origins.device)
+        step_L, seen_L4 = torch.zeros_like(ray_L, dtype=torch.int32), rgba_R4
         while len(ray_L):
-            step_L, seen_L4 = self.advance(*(x[ray_L] for x in (origins, directions, starts, steps, rgba_R4)))
-            steps, rgba_R4 = steps.index_copy(0, ray_L, step_L), rgba_R4.index_copy(0, ray_L, seen_L4)
-            if steps.is_meta:
+            rays = (part[ray_L] for part in (origins, directions, starts))
+            step_L, seen_L4 = self.advance(*rays, step_L, seen_L4)
+            rgba_R4 = rgba_R4.index_copy(0, ray_L, seen_L4)
+            if ray_L.is_meta:  # which rays go on depends on data: one round, of all
                 break
-            ray_L = ray_L[(step_L >= 0) & (seen_L4[:, 3] < 1)]
+            goes_on = (step_L >= 0) & (seen_L4[:, 3] < 1)
+            ray_L, step_L, seen_L4 = ray_L[goes_on], step_L[goes_on], seen_L4[goes_on]
         *background, opacity = self.background_color
         rest_R1 = opacity * (1 - rgba_R4[:, 3:])
         rgb_R3 = linear(rgba_R4[:, :3]) + rest_R1 * rgba_R4.new_tensor(background)

@@ -85,7 +85,7 @@ def test_rays_go_through_the_middles_of_pixels():
     turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
     camera = torch.cat((turn, torch.tensor([[0.2], [0.7], [0.4]])), 1)
     K = torch.tensor([[20.0, 0, 3.5], [0, 30, 2.25], [0, 0, 1]], dtype=torch.float64)
-    o, d, starts, steps = kernels.init_rays(camera[None], K[None], 6, 5, 2, CONE)
+    o, d, starts = kernels.init_rays(camera[None], K[None], 6, 5, 2, CONE)
     at = torch.linalg.inv(K) @ torch.tensor([4.5, 2.5, 1], dtype=torch.float64)  # row 2, column 4
     wanted = turn @ (at / at.norm())
     torch.testing.assert_close(d[2 * 6 + 4], wanted)
@@ -94,15 +94,10 @@ def test_rays_go_through_the_middles_of_pixels():
     torch.testing.assert_close(
         starts, place_of(torch.tensor(1e-6), CONE).double() + jitter, rtol=1e-7, atol=0
     )
-    assert not bool(steps.any())
-    # From outside: a ray begins where it enters the box; one that looks away never does.
+    # From outside: a ray begins where it enters the box.
     camera = torch.tensor([[[1.0, 0, 0, 0.5], [0, 1, 0, 0.5], [0, 0, 1, -3.5]]], dtype=torch.float64)
-    for facing, step in ((1, 0), (-1, -1)):
-        camera[:, 2, 2] = facing
-        _, d, starts, steps = kernels.init_rays(camera, K[None], 6, 5, 2, CONE)
-        assert steps.unique().tolist() == [step]
-        if facing == 1:
-            torch.testing.assert_close(distance_of(starts - jitter, CONE), 3 / d[:, 2] + 1e-6)
+    _, d, starts = kernels.init_rays(camera, K[None], 6, 5, 2, CONE)
+    torch.testing.assert_close(distance_of(starts - jitter, CONE), 3 / d[:, 2] + 1e-6)
 
 
 def test_directions_as_harmonics():

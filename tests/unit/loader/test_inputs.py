@@ -333,6 +333,24 @@ def test_a_cloud_its_cameras_and_its_pairs_fit_each_other():
     assert not torch.equal(other["arg.flatten_ids"], ids)
 
 
+def test_no_rounding_decides_in_which_cells_drawn_rays_have_their_places():
+    cases = registry.cases(registry.task("L1/ray_march:march"), size="tiny")
+    drawn = [draw(specs_of(cases[0]), cases[0], seed) for seed in (5, 5, 6)]
+    names = [name for name in cases[0].inputs if f"arg.{name}" in drawn[0]]
+    rest = [value for name, value in cases[0].inputs.items() if name not in names]
+    for tensors in drawn:
+        args = [tensors[f"arg.{name}"] for name in names]
+        wide = [part.double() if part.is_floating_point() else part for part in args]
+        found, exact = (kernels.march_rays(*each, *rest, impl="reference") for each in (args, wide))
+        assert torch.equal(found[2], exact[2])
+        assert 0.2 < float((exact[2] >= 0).double().mean()) < 1
+        torch.testing.assert_close(found[0].double(), exact[0], rtol=0, atol=1e-6)
+        steps = tensors["arg.steps"]
+        assert bool((steps < 0).any() & (steps > 10).any())
+    assert all(torch.equal(one, drawn[1][name]) for name, one in drawn[0].items())
+    assert not torch.equal(drawn[0]["arg.density_grid"], drawn[2]["arg.density_grid"])
+
+
 def test_starts_share_out_all_ids_among_parts_of_very_different_lengths():
     sparse = case(
         "L1/sparse_mm",
