@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from fastkernels import registry
 from fastkernels.layout import data_dir
 from fastkernels.loader.overlay import Overlay
 from fastkernels.registry.build import build
-from fastkernels.registry.case_files import render
+from fastkernels.registry.case_lines import render
 
 
 def main() -> int:
@@ -22,7 +23,7 @@ def main() -> int:
 
     folder = data_dir("registry") / "cases"
     built = build(Overlay.over_baseline().load)
-    texts = {folder / f"{task}.jsonl": render(cases) for task, cases in built.items()}
+    texts = {folder / f"{task}.jsonl": render(registry.task(task), cases) for task, cases in built.items()}
     stale = [path for path in folder.glob("L*/*.jsonl") if path not in texts]
     changed = [path for path, text in texts.items() if not path.is_file() or path.read_text() != text]
     for path in changed:

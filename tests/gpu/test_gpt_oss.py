@@ -108,7 +108,7 @@ def test_expanded_as_the_reference_does(dtype: torch.dtype, impl: str):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("tokens", [1, 32, 300])
+@pytest.mark.parametrize("tokens", [1, 32, 300, 1200])
 def test_a_block_of_experts_shares_launches_and_rounds_as_its_parts(tokens: int, dtype: torch.dtype):
     args = to_device(block_arguments(Shape(tokens, 8, 4, 96, 160), dtype), "cuda")
     fused = kernels.experts_mxfp4(*args, impl="triton")
@@ -120,6 +120,17 @@ def test_a_block_of_experts_shares_launches_and_rounds_as_its_parts(tokens: int,
     assert worst_row_error(fused, kernels.experts_mxfp4(*wide, impl="reference")) <= (
         1e-5 if dtype == torch.float32 else limit
     )
+
+
+@pytest.mark.parametrize("tokens", [32, 300, 1024, 8192])
+def test_a_block_of_real_size_is_its_parts(tokens: int):
+    """Once a tile made NaNs of a few results in 100,000, only with so many inputs."""
+    args = to_device(block_arguments(Shape(tokens, 32, 4, 2880, 2880), torch.bfloat16), "cuda")
+    with kernels.use("triton"):
+        parts = kernels.experts_mxfp4(*args, impl="parts")
+    assert bool(parts.isfinite().all())
+    for _ in range(5):
+        assert torch.equal(kernels.experts_mxfp4(*args, impl="triton"), parts)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)

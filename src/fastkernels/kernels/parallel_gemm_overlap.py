@@ -3,8 +3,8 @@
     gemm_reduce_scatter     the product writes each rank's rows into that rank's memory, its own last: without
                             a copy, and without a processor but the product's
     all_gather_gemm         copy engines fetch the others' rows while the rows that are here are multiplied
-    gemm_all_reduce         as gemm_reduce_scatter by pieces of the rows; what is added up of one is fetched by
-                            copy engines while the next is multiplied
+    gemm_all_reduce         as gemm_reduce_scatter, by pieces of the rows: copy engines fetch the sums of one
+                            while the next is multiplied
 
 Whoever uses the workspace ends with a barrier: it is free when a call begins.
 """
@@ -91,7 +91,9 @@ def gemm_all_reduce(x_TK: Tensor, weight_NK: Tensor) -> Tensor:
     slots = [handle.get_buffer(rank, shape, x_TK.dtype) for rank in range(here.size)]
     others = [(here.rank + step) % here.size for step in range(1, here.size)]
     y_TN = x_TK.new_empty((tokens, width))
-    for piece, (x_PK, y_PN) in enumerate(zip(*(one.tensor_split(pieces) for one in (x_TK, y_TN)), strict=True)):
+    for piece, (x_PK, y_PN) in enumerate(
+        zip(*(one.tensor_split(pieces) for one in (x_TK, y_TN)), strict=True)
+    ):
         x_of, y_of = x_PK.tensor_split(here.size), y_PN.tensor_split(here.size)
         for rank in (*others, here.rank):
             torch.mm(x_of[rank], weight_NK.T, out=slots[rank][piece, here.rank, : len(x_of[rank])])

@@ -83,3 +83,29 @@ def spherical_harmonics(
         needed = f"degree {degree} has {(degree + 1) ** 2} coefficients"
         raise ValueError(f"spherical_harmonics: {needed}, not {coeffs.shape[-2]}")
     return _spherical_harmonics(dirs, coeffs, masks, degree, impl=impl)
+
+
+def _encoding(dirs_M3: Tensor, degree: int) -> Tensor:
+    wide = torch.promote_types(dirs_M3.dtype, torch.float32)
+    x, y, z = dirs_M3.to(wide).unbind(-1)
+    return torch.stack(basis(x, y, z, degree), -1).to(dirs_M3.dtype)
+
+
+_sh_encoding = Kernel(
+    "sh_encoding",
+    "(Tensor dirs, int degree) -> Tensor",
+    _encoding,
+    fake=lambda dirs_M3, degree: dirs_M3.new_empty(len(dirs_M3), (degree + 1) ** 2),
+    implementations=(Implementation("inductor", compiled(_encoding)),),
+    rows=lambda dirs_M3, _: len(dirs_M3),
+)
+
+
+def sh_encoding(dirs_M3: Tensor, degree: int, *, impl: str | None = None) -> Tensor:
+    """[M, (degree + 1)^2]: the basis at unit directions [M, 3], which are not normalised.
+
+    Raises ValueError for another degree than 0 to 3, KernelError when `impl` cannot serve the call.
+    """
+    if not 0 <= degree <= MOST_DEGREE:
+        raise ValueError(f"sh_encoding: degree {degree}, served are 0 to {MOST_DEGREE}")
+    return _sh_encoding(dirs_M3, degree, impl=impl)

@@ -34,7 +34,7 @@ ABSENT = 0xFF
 @dataclass(frozen=True)
 class Arena:
     """bases: int64 [R + 1], where each rank's slots begin, and behind them where `waits` lies.
-    epochs: int32 [MOST_PROGRAMS]. slot: bytes. waits: int32 [1] that the host may set to 0: nobody comes any more.
+    epochs: int32 [MOST_PROGRAMS]. slot: bytes. waits: int32 [1] of the host: 0 where no rank comes any more.
     """
 
     rank: int

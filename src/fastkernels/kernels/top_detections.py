@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fastkernels.kernels.base import Implementation, Kernel
+from fastkernels.kernels.top_cells import largest, largest_keys, too_wide
 
 
 def _fake(boxes_BN4: Tensor, logits_BNC: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -25,9 +26,9 @@ def _fake(boxes_BN4: Tensor, logits_BNC: Tensor, count: int) -> tuple[Tensor, Te
 def _reference(boxes_BN4: Tensor, logits_BNC: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Two stable sorts."""
     classes = logits_BNC.shape[-1]
-    cells_BK = _largest(logits_BNC.amax(-1), count)
+    cells_BK = largest(logits_BNC.amax(-1), count)
     logits_BKC = logits_BNC.gather(1, cells_BK[..., None].expand(-1, -1, classes))
-    chosen_BK = _largest(logits_BKC.flatten(1), count)
+    chosen_BK = largest(logits_BKC.flatten(1), count)
     cells_BK = cells_BK.gather(1, chosen_BK // classes)
     logits_BK = logits_BKC.flatten(1).gather(1, chosen_BK)
     wide_BK = logits_BK.to(torch.promote_types(logits_BK.dtype, torch.float32))
@@ -35,39 +36,15 @@ def _reference(boxes_BN4: Tensor, logits_BNC: Tensor, count: int) -> tuple[Tenso
     return boxes_BK4, 1 / (1 + torch.exp(-wide_BK)), chosen_BK % classes
 
 
-def _largest(x_BN: Tensor, count: int) -> Tensor:
-    """Where the largest lie, falling; equal ones in their order."""
-    return x_BN.sort(dim=-1, descending=True, stable=True).indices[:, :count]
-
-
-_INDICES = (1 << 32) - 1
-_MAGNITUDE = (1 << 31) - 1
-
-
-def _torch_unsupported(boxes_BN4: Tensor, logits_BNC: Tensor, count: int) -> str | None:
-    if logits_BNC.dtype.itemsize > 4:
-        return "orders logits that float32 holds exactly"
-    return None
-
-
 def _torch(boxes_BN4: Tensor, logits_BNC: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     classes = logits_BNC.shape[-1]
-    cells_BK = _largest_keys(logits_BNC.amax(-1), count)
+    cells_BK = largest_keys(logits_BNC.amax(-1), count)
     logits_BKC = logits_BNC.gather(1, cells_BK[..., None].expand(-1, -1, classes))
-    chosen_BK = _largest_keys(logits_BKC.flatten(1), count)
+    chosen_BK = largest_keys(logits_BKC.flatten(1), count)
     cells_BK = cells_BK.gather(1, chosen_BK // classes)
     logits_BK = logits_BKC.flatten(1).gather(1, chosen_BK)
     boxes_BK4 = boxes_BN4.gather(1, cells_BK[..., None].expand(-1, -1, 4))
     return boxes_BK4, logits_BK.float().sigmoid(), chosen_BK % classes
-
-
-def _largest_keys(x_BN: Tensor, count: int) -> Tensor:
-    bits_BN = x_BN.float().add(0.0).view(torch.int32)  # the sum turns -0 into 0, which it is equal to
-    # Of negative numbers the magnitude's bits are turned round: the larger it is, the smaller the number.
-    ordered_BN = bits_BN ^ ((bits_BN >> 31) & _MAGNITUDE)
-    falling_N = _INDICES - torch.arange(x_BN.shape[-1], device=x_BN.device)
-    keys_BN = (ordered_BN.long() << 32) + falling_N
-    return _INDICES - (keys_BN.topk(count, dim=-1).values & _INDICES)
 
 
 _top_detections = Kernel(
@@ -76,7 +53,12 @@ _top_detections = Kernel(
     _reference,
     fake=_fake,
     implementations=(
-        Implementation("torch", _torch, devices=("cpu", "cuda"), unsupported=_torch_unsupported),
+        Implementation(
+            "torch",
+            _torch,
+            devices=("cpu", "cuda"),
+            unsupported=lambda boxes_BN4, logits_BNC, count: too_wide(logits_BNC),
+        ),
     ),
     # reference / torch, us, of a tiny detector: 229 / 242.
     cpu=(),

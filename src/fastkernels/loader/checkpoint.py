@@ -2,7 +2,8 @@
 
 A folder holds `model.safetensors`, or shards with `model.safetensors.index.json`; one of diffusers calls them
 `diffusion_pytorch_model.safetensors`. Without such a file `pytorch_model.bin` (`diffusion_pytorch_model.bin`)
-is read, whole or in shards: tensors alone, code in it is never run. Without that, `point_cloud.ply` (ply.py).
+is read, whole or in shards: tensors alone, code in it is never run. Without that, `point_cloud.ply` (ply.py)
+or the one file `*.ingp` (snapshot.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from fastkernels.errors import FileFormatError, UsageError
 from fastkernels.loader.ply import Columns
+from fastkernels.loader.snapshot import Snapshot
 from fastkernels.nn.misfits import MAX_REPORTED
 from fastkernels.registry.load import read_json
 
@@ -32,6 +34,7 @@ def tensor_files(folder: Path) -> dict[Path, list[str] | None]:
     """The files of weights of a folder, each with the tensors that the index expects in it (None: whatever it
     holds)."""
     files = _named(folder, _SAFE) or _alone(folder) or _named(folder, _PICKLED) or _named(folder, _CLOUD)
+    files = files or _alone(folder, "*.ingp")
     if not files:
         raise UsageError(f"{folder} holds no {_SAFE[0]} and no {_PICKLED[0]}, whole or with an index")
     return files
@@ -48,9 +51,9 @@ def _named(folder: Path, names: tuple[str, ...]) -> dict[Path, list[str] | None]
     return {}
 
 
-def _alone(folder: Path) -> dict[Path, list[str] | None]:
-    """The one safetensors file of any name; empty where there are none or several."""
-    found = list(folder.glob("*.safetensors"))
+def _alone(folder: Path, pattern: str = "*.safetensors") -> dict[Path, list[str] | None]:
+    """The one file of any such name; empty where there are none or several."""
+    found = list(folder.glob(pattern))
     return {found[0]: None} if len(found) == 1 else {}
 
 
@@ -96,7 +99,7 @@ class _Slices:
 
     def __init__(self, file: Any, path: Path, name: str) -> None:
         self._path, self._name = path, name
-        if isinstance(file, (_Unpickled, Columns)):
+        if isinstance(file, (_Unpickled, Columns, Snapshot)):
             self._whole = file.get_tensor(name)  # mapped
             self.shape, self.dtype = self._whole.shape, self._whole.dtype
         else:
@@ -138,6 +141,9 @@ def _opened(path: Path) -> Iterator[Any]:
         return
     if path.suffix == ".ply":
         yield Columns(path)
+        return
+    if path.suffix == ".ingp":
+        yield Snapshot(path)
         return
     try:
         opened = safe_open(path, framework="pt")

@@ -26,11 +26,13 @@ from typing import get_args
 import torch
 from torch import Generator, Tensor, nn
 
-from fastkernels.loader import distributions, ranks, routing, splats
+from fastkernels.loader import clouds, distributions, ranks, rays, routing, splats
 from fastkernels.loader.batches import Layout, PackedKeys, case_pool_blocks, layout, pool_rows, varied
 from fastkernels.loader.materialize import parameters
 from fastkernels.nn.cache import cache_groups, has_source, paged_owners, state_owners
 from fastkernels.nn.filters import is_filters
+from fastkernels.nn.occupancy import is_occupancy, random_grid
+from fastkernels.nn.radiance import table_range
 from fastkernels.nn.random_weights import (
     SINKS,
     UNSCALED_FAN_IN,
@@ -50,6 +52,7 @@ from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usu
 from fastkernels.records import Case, DType, TensorSpec
 
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
+_TOGETHER = {"splats": splats, "clouds": clouds, "rays": rays}  # draw arguments that fit each other
 _OF_KEYS = ("key_starts", "places")  # of rows whose keys are packed
 _POSITIONS_ALONE = "step.positions_alone"  # nothing else says to which requests the tokens belong
 _DTYPE_NAMES = {getattr(torch, name): name for name in get_args(DType)}
@@ -175,14 +178,19 @@ def draw_links(
                 seeds = _routing_seeds(seed, case, name, links)
                 drawn[name] = torch.stack([routing.from_plan(spec, case, own) for own in seeds]).to(device)
             continue
-        if spec.draw.startswith("splats."):
-            value = splats.drawn(spec, case, _seed(seed, "splats"), device)
+        kind = spec.draw.partition(".")[0]
+        if kind in _TOGETHER:
+            value = _TOGETHER[kind].drawn(spec, case, _seed(seed, kind), device)
             drawn[name] = value.expand(links, *value.shape)
             continue
         if spec.draw == "replicated":
             own, as_normal = ranks.own_name(name), spec.model_copy(update={"draw": "normal"})
             value = draw_links({own: as_normal}, case, seed, lambda _: 1, distribution, device)[own]
             drawn[name] = value.expand(links, *spec.shape)
+            continue
+        if spec.draw == "occupancy":
+            value = random_grid(spec.shape, _seed(seed, name)).to(device)
+            drawn[name] = value.expand(links, *value.shape)
             continue
         generator = Generator(device).manual_seed(_seed(seed, name))
         value = torch.empty((links, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
@@ -199,7 +207,7 @@ def draw_links(
             value.copy_(packed_digits(numbers.random_(BYTES, generator=generator)))
         elif spec.draw == "router":
             routing.fill_gate(value, generator)
-        elif name.startswith("param."):
+        elif name.startswith("param.") or spec.draw == "matrix":
             gain = _FILTER_GAIN if is_filters(value[0]) else 1
             value.normal_(0, gain * (spec.row or spec.shape[-1]) ** -0.5, generator=generator)
         elif spec.draw in _LIMITS:
@@ -302,10 +310,12 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
         return TensorSpec(shape=shape, dtype=dtype, draw="ternary")
     if (scale := usual_scale(name, have)) is not None:
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * scale, high=1.5 * scale)
+    if is_occupancy(name):
+        return TensorSpec(shape=shape, dtype=dtype, draw="occupancy")
     if is_packed(value):
         low, high = scale_exponents(value) if name.endswith("_scale") else (0, 256)
         return TensorSpec(shape=shape, dtype=dtype, draw="integers", low=low, high=high)
-    if (bounds := splat_range(name, value)) is not None:
+    if (bounds := splat_range(name, value) or table_range(name)) is not None:
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=bounds[0], high=bounds[1])
     uniform = (
         (is_time_step, _TIME_STEPS), (is_decay_rate, _DECAY_RATES), (is_share, _SHARES), (is_sink, SINKS),
@@ -325,7 +335,7 @@ def _parameter_spec(name: str, value: Tensor, have: Mapping[str, Tensor]) -> Ten
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=0.5 * gain, high=1.5 * gain)
     if name.endswith("correction_bias"):  # decides where the scores of two experts are close, and only there
         return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=-0.05, high=0.05)
-    low = -0.5 if name.endswith("bias") else 0.5
+    low = -0.5 if name.endswith(("bias", "running_mean")) else 0.5
     return TensorSpec(shape=shape, dtype=dtype, draw="uniform", low=low, high=low + 1)
 
 

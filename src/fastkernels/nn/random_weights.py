@@ -3,7 +3,7 @@
     norm weights   uniform 0.5 .. 1.5            vectors that are no bias; of an `unscaled_.._norm` of K
                                                  features K^(1/4) times as small, of a `signed_norm` with
                                                  random signs
-    biases         normal, std 0.1
+    biases         normal, std 0.1               means that a norm takes off, too
     embeddings     normal, std 1                 matrices below an `embed...` module, not tied to a head; an
                                                  `..._embedder` is a projection
     matrices       normal, std 1/sqrt(fan_in)    fan_in: elements of one output row, in a stack [E, N, K]
@@ -21,6 +21,8 @@
                                                  makes a matrix of std 1/sqrt(fan_in)
     shares         uniform 0 .. 1                of the token before in a shifted one: `x_x`, `x_k`
     splats         uniform                       logarithms of sizes and logits of opacities (splats.py)
+    hash tables    uniform -48 .. 48             of grids (radiance.py)
+    occupancy      cubes of cells                bits of a `density_grid` (occupancy.py)
 
 Values depend on the parameter's first name, not on its position in the model or on other parameters. A rank's
 part of a parameter (partition.py) has the values that the whole one has there, and they alone are drawn. A
@@ -36,7 +38,9 @@ import torch
 from torch import Tensor, nn
 
 from fastkernels.nn.filters import is_filters
+from fastkernels.nn.occupancy import is_occupancy, random_grid
 from fastkernels.nn.partition import Part, part_of
+from fastkernels.nn.radiance import table_range
 from fastkernels.nn.splats import splat_range
 from fastkernels.nn.ternary_weights import BYTES, is_ternary, packed_digits, usual_scale
 
@@ -45,10 +49,10 @@ BIAS_STD = 0.1
 # are folded away neither fades nor overflows. Filters that saw the mean would pass it on, and all images
 # would look alike.
 FILTER_GAIN = 2.6
-# Behind the last convolution of an inverted residual nothing reduces the variance before it is added to that
-# of the shortcut: with filters as of others 60 blocks made logits of 1e13, with these of 1.4. Before some
-# `conv_pwl` are gates of squeeze and excitation, which reduce it.
-BRANCH_FAN_INS = {"pw_proj.": 10, "conv_pwl.": 6}
+# Behind the last convolution of an inverted residual or a bottleneck nothing reduces the variance before it
+# is added to that of the shortcut: with filters as of others 60 blocks made logits of 1e13, with these of
+# 1.4. Before some `conv_pwl` are gates of squeeze and excitation, which reduce it.
+BRANCH_FAN_INS = {"pw_proj.": 10, "conv_pwl.": 6, "widen.": 6}
 # Scores that are not divided by the root of the head size, 8 of 64 features, come from weights that training
 # keeps small. With ordinary random ones the softmax picks single keys: in bfloat16 24 layers of T5 were off
 # by 0.89 of their answer's size, with these by 0.025.
@@ -85,12 +89,16 @@ def random_weights(model: nn.Module, seed: int) -> None:
     }
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
+        if is_occupancy(name):
+            digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+            parameter.copy_(random_grid(tuple(parameter.shape), int.from_bytes(digest[:7], "little")))
+            continue
         kind = _kind(parameter, names[id(parameter)])
         table, part = tables.get(kind), part_of(parameter)
         whole = parameter if part is None else parameter.new_empty(part.shape, device="meta")
         if table is not None and is_unscaled(name):
             table = table * unscaled_gain(whole)
-        if (bounds := splat_range(name, whole)) is not None:
+        if (bounds := splat_range(name, whole) or table_range(name)) is not None:
             table = bounds[0] + uniform * (bounds[1] - bounds[0])
         elif kind == "scales":
             low, high = scale_exponents(whole)
@@ -131,7 +139,7 @@ def _kind(parameter: Tensor, names: list[str]) -> str:
     if is_share(names[0]):
         return "shares"
     if names[0].rpartition(".")[2] == "bias" or parameter.dim() <= 1:
-        return "bias" if names[0].endswith("bias") else "norm"
+        return "bias" if names[0].endswith(("bias", "running_mean")) else "norm"
     if is_filters(parameter):
         return "filters"
     return "embedding" if all(map(is_table, names)) else "matrix"

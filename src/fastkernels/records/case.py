@@ -42,6 +42,10 @@ class TensorSpec(Record):
     kept          the same after the layer has stored what a request begins with
     normed        as normal; in float16 up to where squares and sums of its values overflow
     splats.FIELD  of a cloud of Gaussians and its cameras, which fit each other (loader/splats.py)
+    clouds.FIELD  of clouds of voxels, their orders and tables, which fit each other (loader/clouds.py)
+    rays.FIELD    of cameras in a scene, their rays and its occupied cells, which fit each other
+                  (loader/rays.py)
+    occupancy     bits of cells, of a parameter (nn/occupancy.py)
     map           as normed, but of `extreme` blocks of channels of an image [B, Y, X, C] have one scale
     by_place      a bias of scores [..., S, S] by the places of two tokens in rows of up to S tokens
     replicated    as normal, the same on all ranks of a group
@@ -169,7 +173,7 @@ class Case(Record):
     size: Size
     dtype: DType
     init: dict[str, Any]
-    inputs: dict[str, TensorSpec | bool | int | float | str | None]
+    inputs: dict[str, TensorSpec | bool | int | float | str | tuple[int, ...] | list[list[int]] | None]
     batch: Batch | None = None
     routing: Routing | None = None
     provenance: Provenance

@@ -25,7 +25,8 @@ from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_groups
 from fastkernels.nn.routing import routers
 from fastkernels.records import REGISTRY, Case, Provenance, Routing, Skew, TensorSpec
-from fastkernels.registry.case_of_call import Origin, attends, by_tokens, case_of_call, likeness
+from fastkernels.registry.case_files import HELD_OUT
+from fastkernels.registry.case_of_call import Origin, attends, by_tokens, case_of_call, cuts, likeness
 from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk
 
@@ -38,7 +39,7 @@ def build(load: Load) -> dict[str, list[Case]]:
         builder.walk(architecture)
     for entry in registry.tasks():
         for extra in entry.extra_cases:
-            provenance = Provenance(architecture=REGISTRY, config=extra.size, phase="held-out")
+            provenance = Provenance(architecture=REGISTRY, config=extra.size, phase=HELD_OUT)
             builder.add(entry, Case(task=entry.id, provenance=provenance, **dict(extra)))
     return builder.cases
 
@@ -77,8 +78,9 @@ class _Builder:
         for batch_name, step in sorted(steps, key=lambda named: named[1].held_out):
             routing = _routing(model.model, step.routing)
             facts = (architecture.id, name, config, batch_name, step.batch, step.held_out, routing)
-            origin = Origin(*facts, mixes_windows)
-            self._fold(model.step(step.run, step.batch), step, origin, found)
+            calls = model.step(step.run, step.batch)
+            origin = Origin(*facts, mixes_windows, any(cuts(call.task) for call in calls))
+            self._fold(calls, step, origin, found)
 
     def _fold(self, calls: list[TaskCall], step: BatchEntry, origin: Origin, found: _Found) -> None:
         layers: dict[Hashable, list[TaskCall]] = {}  # calls of one kind: a model has many equal layers

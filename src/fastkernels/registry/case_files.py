@@ -1,47 +1,89 @@
-"""`registry/cases/L*/*.jsonl`: the cases of a task, one on each line, under headings.
+"""`registry/cases/L*/*.jsonl`: the cases of a task, one on each line, below what they have in common.
 
-    {"architecture":"llama","config":"8b","size":"full","dtype":"bfloat16"}
-    {"id":"llama-8b-T512-D4096-bf16","init":{...},"inputs":{"x":{"shape":[512,4096]}},"phase":"prefill"}
+    {"form":"default","id":"T{T}-K{input_size}-N{output_size}",
+     "init":{"input_size":4096,"output_size":4096,"bias":false},"inputs":{"x":["T","input_size"]}}  (one line)
+    {"architecture":"llama","config":"8b","size":"full","dtype":"bfloat16","phase":"prefill"}
+    {"form":"default","calls":32}
+    {"T":512,"output_size":6144}
+    {"T":512}
+    {"phase":"decode"}
+    {"T":32,"output_size":6144}
 
-A heading is a line without an id: what the cases below it have in common, until the next heading. An input
-has the case's dtype where it names none. The task is the file's.
+A heading says whose cases follow and, where it says nothing else, in which phase. A form is what the cases of
+a variant have in common: in the whole file, or below a heading, until the next that names an architecture.
+Every other line is a case. It says what differs from its form: an argument by its name, or among `init` and
+`inputs` where the form has none; `without` has the names of arguments that it lacks.
+
+What follows from the rest is not said:
+
+- the task is the file's, and cases of the phase `held-out` are not timed;
+- an input has the case's dtype, and a view as many elements as its rows; a list in place of an input is its
+  shape, all else is the form's; a list in place of a batch is its rows;
+- a size in a shape may be the name of an init argument, or T: the tokens, those of the batch where the case
+  has none;
+- an id stands between who makes the call and the dtype, and its form may name T, arguments (of tensors, their
+  rows) and dims, the first input's sizes behind its first: `llama-8b-T512-K4096-N6144-bf16`.
+
+`case_lines.py` writes these files.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from fastkernels.errors import FileFormatError
-from fastkernels.records import Case
+from fastkernels.records import REGISTRY, Case, DType
 from fastkernels.registry.load import read_jsonl
 
-_SHARED = ("size", "dtype")
-_PROVENANCE = ("architecture", "config", "phase")
+HELD_OUT = "held-out"  # the phase of cases that no step of a workload makes
+PROVENANCE = ("architecture", "config", "phase")
+# What lines say besides arguments. An argument of such a name stands among `init` or `inputs`.
+OWN = {"form", "architecture", "phase", "size", "dtype", "id", "variant", "T", "init", "inputs", "without"}
+OWN |= {"batch", "routing", "calls", "timed", "ranks"}
+SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+_NO_FORM: dict[str, Any] = {"init": {}, "inputs": {}}
+_LACKED = ...  # stands in a form for an argument that a case lacks, so that others keep their order
+
+Line = dict[str, Any]
 
 
 def read_cases(path: Path) -> list[Case]:
     """FileFormatError with the line of the first that is no case of this task, or has an earlier one's id."""
     task = f"{path.parent.name}/{path.stem}"
-    heading: dict[str, Any] = {}
+    of_file: dict[str, Line] = {}  # forms by variant
+    forms = of_file  # those below the heading
+    heading: Line = {"task": task}
+    made_by: Line = {}
 
     def whole(line: Any) -> Any:
-        nonlocal heading
+        try:
+            return read(line)
+        except KeyError as error:
+            raise ValueError(f"it needs {error}, which neither it nor what stands above it says") from None
+        except (TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"it is no line of a file of cases: {error}") from None
+
+    def read(line: Any) -> Any:
+        nonlocal forms, heading, made_by
         if not isinstance(line, dict):
             return line
-        if "id" not in line:
-            heading = line
-            return None
-        found = {"task": task, **heading, **line}
-        if "provenance" not in found:
-            found["provenance"] = {name: found.pop(name) for name in _PROVENANCE if name in found}
-        if "dtype" in found and isinstance(found.get("inputs"), dict):
-            for spec in found["inputs"].values():
-                if isinstance(spec, dict):
-                    spec.setdefault("dtype", found["dtype"])
-        return found
+        if "phase" in line:
+            if "architecture" in line:
+                forms, heading = dict(of_file), {"task": task, **line}
+                del heading["phase"]
+                made_by = {"architecture": heading.pop("architecture"), "config": heading.pop("config", None)}
+            phase = line["phase"]
+            heading["provenance"], heading["timed"] = {**made_by, "phase": phase}, phase != HELD_OUT
+        elif "form" in line:
+            variant = line.pop("form")
+            forms[variant] = _merged(forms.get(variant, _NO_FORM), line)
+        else:
+            form = forms.get(line.get("variant", "default"), _NO_FORM)
+            return _whole({**heading, **_merged(form, line)})
+        return None
 
     found = read_jsonl(path, Case, whole)
     ids: set[str] = set()
@@ -53,21 +95,93 @@ def read_cases(path: Path) -> list[Case]:
     return list(found.values())
 
 
-def render(cases: Sequence[Case]) -> str:
-    """The text of the file of a task's cases."""
-    lines: list[dict[str, Any]] = []
-    heading: dict[str, Any] = {}
-    for case in cases:
-        line = case.model_dump(mode="json", exclude_defaults=True)
-        del line["task"]
-        provenance = line.pop("provenance")
-        line["phase"] = provenance.pop("phase")
-        for spec in line["inputs"].values():
-            if isinstance(spec, dict) and spec["dtype"] == case.dtype:
-                del spec["dtype"]
-        above = provenance | {name: line.pop(name) for name in _SHARED}
-        if above != heading:
-            lines.append(above)
-            heading = above
-        lines.append(line)
-    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+def _merged(form: Line, line: Line) -> Line:
+    """The form with what the line says. Arguments keep their order."""
+    init, inputs = form["init"], form["inputs"]
+    found = {**form, **line}
+    for name in line:
+        if name in OWN:
+            continue
+        if name in init:
+            if init is form["init"]:
+                init = {**init}
+            init[name] = found.pop(name)
+        elif name in inputs:
+            if inputs is form["inputs"]:
+                inputs = {**inputs}
+            value = found.pop(name)
+            inputs[name] = reshaped(inputs[name], value) if isinstance(value, list) else value
+    if "init" in line:
+        init = {**init, **line["init"]}
+    if "inputs" in line:
+        own = line["inputs"].items()
+        inputs = inputs | {k: reshaped(inputs.get(k), v) if isinstance(v, list) else v for k, v in own}
+    if "without" in line:
+        init = {name: _LACKED if name in line["without"] else value for name, value in init.items()}
+        inputs = {name: _LACKED if name in line["without"] else value for name, value in inputs.items()}
+        del found["without"]
+    found["init"], found["inputs"] = init, inputs
+    return found
+
+
+def reshaped(spec: Any, shape: list[Any]) -> Line:
+    """The line of an input of another shape; of a plain one where that was no tensor."""
+    return {**spec, "shape": shape} if isinstance(spec, dict) else {"shape": shape}
+
+
+def _whole(found: Line) -> Line:
+    """A case with what follows from the rest of it. What it lacks is left for the schema to tell."""
+    batch, dtype, tokens = found.get("batch"), found.get("dtype"), found.pop("T", None)
+    # No case shares a list or a section of a configuration with another: a module may write there.
+    found["init"] = init = {
+        name: deepcopy(value) if isinstance(value, (dict, list)) else value
+        for name, value in found["init"].items()
+        if value is not _LACKED
+    }
+    if isinstance(batch, list):
+        found["batch"] = {"rows": batch}
+        tokens = tokens or tokens_of(batch)
+    names = init if tokens is None else {**init, "T": tokens}
+    found["inputs"] = inputs = {
+        name: _spec(value, names, dtype) if isinstance(value, dict) else value
+        for name, value in found["inputs"].items()
+        if value is not _LACKED
+    }
+    if "id" in found and dtype in SHORT:
+        called = call_name(found["id"], names, inputs)
+        found["id"] = case_id(found.get("variant", "default"), found["provenance"], called, dtype)
+    return found
+
+
+def tokens_of(rows: Sequence[Sequence[int]]) -> int:
+    return sum([row[0] * row[1] for row in rows])
+
+
+def _spec(line: Line, names: Line, dtype: Any) -> Line:
+    shape = [names.get(size, size) for size in line["shape"]]
+    spec = {"dtype": dtype, **line, "shape": shape}
+    if "view" in line and "size" not in line["view"]:
+        spec["view"] = {**line["view"], "size": shape[0] * line["view"]["strides"][0]}
+    return spec
+
+
+def call_name(pattern: str, names: Line, inputs: Line) -> str:
+    """What tells the calls of a model apart: `T{T}-K{input_size}` with the numbers of a case."""
+    if "{" not in pattern:
+        return pattern
+    if "{dims" in pattern:
+        first = next(value for value in inputs.values() if isinstance(value, dict))
+        names = {**names, "dims": "x".join(map(str, first["shape"][1:]))}
+    try:
+        return pattern.format_map(names)
+    except KeyError:  # it counts an input
+        rows = {n: spec["shape"][0] for n, spec in inputs.items() if isinstance(spec, dict) and spec["shape"]}
+        return pattern.format_map({**inputs, **rows, **names})
+
+
+def case_id(variant: str, provenance: Mapping[str, str], called: str, dtype: DType) -> str:
+    """`qkv-llama-8b-T2048-K4096-bf16`; a case that no architecture makes is called as its task says."""
+    if provenance["architecture"] == REGISTRY:
+        return called
+    of = "" if variant == "default" else f"{variant}-"
+    return f"{of}{provenance['architecture']}-{provenance['config']}-{called}-{SHORT[dtype]}"

@@ -15,6 +15,7 @@ from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.nn.ternary_weights import usual_scale
 from fastkernels.records import Batch, Case, DType, Provenance, Routing, TensorSpec, View
+from fastkernels.registry.case_files import HELD_OUT, SHORT, case_id
 from fastkernels.registry.schema import ModelConfig, TaskEntry
 from fastkernels.registry.walk import TaskCall, signature_of
 
@@ -24,9 +25,9 @@ _OF_ROWS = {"step.seq_lens", "step.rows"}
 _OF_PACKING = {"step.query_starts", "step.grids", "step.begun"}
 # Arguments that are pools of an engine: the judge sizes them by the case's batch.
 _POOLS = ("cache", "state", "kept")
+_PLACES = "clouds.places"  # of patches
 _ROWS = "rows."  # begins a number that is that of the rows of an argument
 _DTYPES: dict[str, DType] = {name: name for name in get_args(DType)}
-_SHORT: dict[DType, str] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
 @dataclass
@@ -41,11 +42,12 @@ class Origin:
     held_out: bool
     routing: Routing | None  # of the model's routers
     mixes_windows: bool  # whether some layers attend over a window and others over all, or another one
+    cuts_rows: bool  # whether layers attend within patches of the rows (cuts)
 
 
 def case_of_call(call: TaskCall, origin: Origin) -> Case:
     """The case that a call of a task makes."""
-    batch = _rows_of(call, origin.batch)
+    batch = _rows_of(call, origin)
     views = _views(call) if call.task.level <= 2 else {}
     inputs = {
         name: _input(call, name, value, batch, views.get(name)) for name, value in call.arguments.items()
@@ -54,16 +56,16 @@ def case_of_call(call: TaskCall, origin: Origin) -> Case:
     is_model = call.task.level == 4
     # A model's inputs may have another dtype than the model: audio has, and so has a timestep.
     dtype = origin.config.dtype if is_model else _dtype(call.module, specs) or origin.config.dtype
-    of_batch = ("step.", *_POOLS)
+    of_batch = ("step.", "clouds.batch", *_POOLS)
     uses_batch = is_model or bool(cache_owners(call.module))
     uses_batch |= any(_draw(i).startswith(of_batch) for i in inputs.values())
     routes = bool(routers(call.module)) or any(_draw(i).startswith("routing.") for i in inputs.values())
     routing = origin.routing if routes else None
     config_name = origin.config.cut_name or origin.config_name if is_model else origin.config_name
-    phase = "held-out" if origin.held_out else origin.batch_name.partition("-")[0]
+    phase = HELD_OUT if origin.held_out else origin.batch_name.partition("-")[0]
     provenance = Provenance(architecture=origin.architecture, config=config_name, phase=phase)
     return Case(
-        id=_id(call, origin, config_name, dtype, inputs, routing),
+        id=case_id(call.variant, provenance.model_dump(), _called(call, origin, inputs, routing), dtype),
         task=call.task.id,
         variant=call.variant,
         size=origin.config.size,
@@ -148,7 +150,7 @@ def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
     have = dict(module.named_parameters())
     own = [value for name, value in have.items() if usual_scale(name, have) is None]
     found = [str(value.dtype).removeprefix("torch.") for value in own]
-    return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in _SHORT), None)
+    return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in SHORT), None)
 
 
 def by_tokens(spec: TensorSpec) -> tuple[int, ...]:
@@ -156,17 +158,23 @@ def by_tokens(spec: TensorSpec) -> tuple[int, ...]:
     return spec.shape[::-1] if spec.draw.startswith("step.positions") else spec.shape
 
 
-def _rows_of(call: TaskCall, batch: Batch) -> Batch:
+def cuts(task: TaskEntry) -> bool:
+    """Whether it attends within patches of the batch's rows."""
+    return any(draw.draw == _PLACES for draw in task.draws.values())
+
+
+def _rows_of(call: TaskCall, origin: Origin) -> Batch:
     """The rows that a call sees: in a mixed step decode and prefill attention each get a part of them; of
     images in pixels, the positions of the map that it gets; of frames that are cut into windows, these."""
+    batch = origin.batch
     if batch.images:
         images = batch.images[0]
         positions = next(x.shape[0] for x in call.arguments.values() if isinstance(x, Tensor)) // images
         return Batch(rows=((images, positions, positions),)) if attends(call) else batch
+    if places := _patched(call, origin):
+        return Batch(rows=_alike(*places), block_size=batch.block_size)
     if windows := _windows(call, batch):
-        each, more = divmod(batch.num_tokens, windows)
-        runs = ((more, each + 1, each + 1), (windows - more, each, each))
-        return Batch(rows=tuple(run for run in runs if run[0]), block_size=batch.block_size)
+        return Batch(rows=_alike(batch.num_tokens, windows), block_size=batch.block_size)
     for name, draw in call.task.draws.items():
         if draw.draw in _OF_ROWS and name in call.arguments:
             seen: Tensor = call.arguments[name]
@@ -175,6 +183,24 @@ def _rows_of(call: TaskCall, batch: Batch) -> Batch:
             return Batch(rows=tuple(runs), block_size=batch.block_size)
     stores = any(draw.draw == "cache" for name, draw in call.task.draws.items() if name in call.arguments)
     return _without_context(batch) if stores and not attends(call) else batch
+
+
+def _alike(tokens: int, rows: int) -> tuple[tuple[int, int, int], ...]:
+    """Runs of rows that are about equally long."""
+    each, more = divmod(tokens, rows)
+    runs = ((more, each + 1, each + 1), (rows - more, each, each))
+    return tuple(run for run in runs if run[0])
+
+
+def _patched(call: TaskCall, origin: Origin) -> tuple[int, int] | None:
+    """How many places in how many patches the call sees, where these are no rows of the batch: voxels of a
+    cloud are fewer at each level of a model, and some of them are in two patches."""
+    draws = {draw.draw: name for name, draw in call.task.draws.items() if name in call.arguments}
+    if not origin.cuts_rows or call.task.level == 4 or "step.query_starts" not in draws:
+        return None
+    first = next(iter(call.arguments))
+    places: Tensor = call.arguments[draws.get(_PLACES, first)]
+    return places.shape[0], call.arguments[draws["step.query_starts"]].shape[0] - 1
 
 
 def _windows(call: TaskCall, batch: Batch) -> int:
@@ -199,15 +225,8 @@ def _without_context(batch: Batch) -> Batch:
     return Batch(rows=tuple(kept), block_size=batch.block_size)
 
 
-def _id(
-    call: TaskCall,
-    origin: Origin,
-    config: str,
-    dtype: DType,
-    inputs: dict[str, Any],
-    routing: Routing | None,
-) -> str:
-    """`llama-8b-T8192-D4096-residual-bf16`, `qkv-llama-8b-T2048-K4096-bf16`, `llama-8b-mixed-odd-bf16`."""
+def _called(call: TaskCall, origin: Origin, inputs: dict[str, Any], routing: Routing | None) -> str:
+    """Its part of an id: `T8192-D4096-residual`, `T2048-K4096`, `mixed-odd`."""
     shape = by_tokens(next(spec for spec in inputs.values() if isinstance(spec, TensorSpec)))
     dims = "x".join(map(str, shape[1:]))
     label = call.task.label if isinstance(call.task.label, str) else call.task.label[call.variant]
@@ -215,15 +234,12 @@ def _id(
     tokens = shape[:1] if "{dims}" in label else shape[: max(1, len(shape) - 1)]
     counted = ("B" if origin.batch.images else "T") + "x".join(map(str, tokens))
     parts = [
-        "" if call.variant == "default" else call.variant,
-        f"{origin.architecture}-{config}",
-        origin.batch_name if attends(call) else counted,
+        origin.batch_name if attends(call) and not _patched(call, origin) else counted,
         label.format(dims=dims, **call.init, **_counts(inputs)),
         _window(call.init) if origin.mixes_windows else "",
         "windows" if _windows(call, origin.batch) else "",
         *_optional(call),
         routing.skew if routing and routing.skew != "uniform" and not attends(call) else "",
-        _SHORT[dtype],
     ]
     return "-".join(part for part in parts if part)
 

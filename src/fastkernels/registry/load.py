@@ -40,19 +40,26 @@ def read_yaml(path: Path, kind: type[T] | Any) -> T:
 
 
 def read_jsonl(path: Path, kind: type[T], whole: Callable[[Any], Any]) -> dict[int, T]:
-    """By its line, a validated record of what `whole` makes of each that is not empty; none of None."""
+    """By its line, a validated record of what `whole` makes of each that is not empty; none of None. `whole`
+    raises ValueError where it can make nothing of a line."""
     adapter = TypeAdapter(kind)
+    decode = json.JSONDecoder().raw_decode  # json.loads takes three times as long for a short line
     records = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
-        if not line.strip():
+        if not (line := line.strip()):
             continue
         try:
-            if (found := whole(json.loads(line))) is not None:
+            value, end = decode(line)
+            if end < len(line):
+                raise json.JSONDecodeError("Extra data", line, end)
+            if (found := whole(value)) is not None:
                 records[number] = adapter.validate_python(found)
         except json.JSONDecodeError as error:
             raise FileFormatError(path, f"line {number}", f"column {error.colno}: {error.msg}") from None
         except ValidationError as error:
             raise FileFormatError(path, f"line {number}", _explain(error.errors()[0])) from None
+        except ValueError as error:
+            raise FileFormatError(path, f"line {number}", str(error)) from None
     return records
 
 

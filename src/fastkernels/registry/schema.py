@@ -7,7 +7,7 @@ batches/*.yaml           BatchSet      steps that cases are taken from, of sever
 workloads.yaml           Workload      (workloads.py) what a model is asked to do
 suites/*.yaml            Suite         which models and workloads make a score
 devices/*.yaml           Device        measured ceilings and preferred implementations
-cases/L*/*.jsonl         Case          (records.py) written by build.py, as case_files.py has it
+cases/L*/*.jsonl         Case          (records.py) made by build.py; case_files.py has the format
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ExtraCase(Record):
     size: Size
     dtype: DType
     init: dict[str, Any]
-    inputs: dict[str, TensorSpec | bool | int | float | str | None]
+    inputs: dict[str, TensorSpec | bool | int | float | str | tuple[int, ...] | list[list[int]] | None]
     batch: Batch | None = None
     routing: Routing | None = None
     ranks: PositiveInt = 1

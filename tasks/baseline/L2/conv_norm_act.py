@@ -10,6 +10,8 @@ Mirrors ultralytics.nn.modules.conv.Conv and timm.layers.conv_bn_act.ConvNormAct
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -44,7 +46,12 @@ class ConvNormAct(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [B, Y, X, C] -> [B, Y', X', O], Y' = ceil(Y / stride)"""
         if self.fuses and not x.is_meta:
-            conv = self.conv
-            how = (conv.stride, conv.padding, conv.groups, self.activation)
-            return kernels.conv2d_activation(x, conv.weight, self.bias, *how)
+            return fused(self, x)
         return kernels.bias_activation(self.conv(x), self.bias, self.activation)
+
+
+def fused(part: ConvNormAct, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """The part of x as one kernel, plus the residual where there is one."""
+    conv = part.conv
+    how: Any = (conv.stride, conv.padding, conv.groups, part.activation)
+    return kernels.conv2d_activation(x, conv.weight, part.bias, *how, residual_BYXO=residual)

@@ -2,14 +2,17 @@
 
     C2f       y = conv(concat(a, b, m_1(b), m_2(m_1(b)), ...)),  (a, b) = halves of conv(x)
     SCDown    y = dw(conv(x))
+    CSPRep    y = r_n(.. r_1(conv1(x))) + conv2(x)
     SPPF      y = conv(concat(h, pool(h), pool(pool(h)), pool(pool(pool(h))))),  h = conv(x)
 
 B images, Y, X rows and columns, C channels (c1), O outputs (c2). conv are 1 x 1 with SiLU, dw is depthwise
 3 x 3 with stride 2 and no activation, pool is 5 x 5. A Bottleneck is two 3 x 3 convolutions. A CIB is
 depthwise 3 x 3, 1 x 1 to twice the channels, depthwise 7 x 7, 1 x 1 back, depthwise 3 x 3; the 7 x 7
-filters hold a parallel 3 x 3 convolution too. Both may add their input. All but dw with SiLU, norms folded.
+filters hold a parallel 3 x 3 convolution too. Both may add their input. r is 3 x 3, and its filters hold a
+parallel 1 x 1 convolution (RepVGG). All but dw with SiLU, norms folded.
 Rounded to the dtype of x after each convolution, its activation and each sum.
-Mirrors ultralytics.nn.modules.block.Bottleneck, C2f, CIB, C2fCIB, SCDown and SPPF after fusing.
+Mirrors ultralytics.nn.modules.block.Bottleneck, C2f, CIB, C2fCIB, SCDown and SPPF after fusing, and
+transformers.models.rt_detr_v2.modeling_rt_detr_v2.RTDetrV2CSPRepLayer.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fastkernels.nn.fusion import Fusion
+
 from ..L1.pool import MaxPool2d
-from .conv_norm_act import ConvNormAct
+from .conv_norm_act import ConvNormAct, fused
 
 
 class Bottleneck(nn.Module):
@@ -99,3 +104,21 @@ class SPPF(nn.Module):
         for _ in range(3):
             parts.append(self.pool(parts[-1]))
         return self.cv2(torch.cat(parts, dim=-1))
+
+
+class CSPRepLayer(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, num_blocks: int = 3) -> None:
+        super().__init__()
+        self.conv1 = ConvNormAct(in_channels, out_channels)
+        self.conv2 = ConvNormAct(in_channels, out_channels)
+        self.bottlenecks = nn.Sequential(
+            *(ConvNormAct(out_channels, out_channels, 3) for _ in range(num_blocks))
+        )
+        self.fuses = Fusion(self, "conv2")
+
+    def forward(self, hidden_state: Tensor) -> Tensor:
+        """x [B, Y, X, C] -> [B, Y, X, O]"""
+        deep_BYXO = self.bottlenecks(self.conv1(hidden_state))
+        if self.fuses and not hidden_state.is_meta:
+            return fused(self.conv2, hidden_state, deep_BYXO)
+        return deep_BYXO + self.conv2(hidden_state)

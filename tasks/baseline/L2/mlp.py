@@ -4,9 +4,9 @@
     y = relu(x W^T + b)                                             perceptron; activation none: x W^T + b
     y = p_L(.. p_2(p_1(x)))                                         layered: perceptrons
 
-T tokens, D hidden, F intermediate; W1 [F, D], W2 [D, F]. hidden_act: gelu, gelu_tanh, quick_gelu. Rounded to
-the dtype of x after the activation, after the second product and, where fc1 and the activation are not one
-kernel, after the first. A layered block has relu behind its last layer only where activation_on_last.
+T tokens, D hidden, F intermediate; W1 [F, D], W2 [D, F]. hidden_act: gelu, gelu_tanh, quick_gelu, relu.
+Rounded to the dtype of x after the activation, after the second product and, where fc1 and the activation are
+not one kernel, after the first. A layered block has relu behind its last layer only where activation_on_last.
 Mirrors transformers.models.siglip2.modeling_siglip2.Siglip2MLP (vLLM: siglip2.Siglip2MLP, clip.CLIPMLP; timm:
 layers.Mlp), torchrec.modules.mlp.Perceptron, torchrec.modules.mlp.MLP.
 """
@@ -22,7 +22,7 @@ from ..L1.activation import GELU, QuickGELU, ReLU
 from ..L1.linear import Linear
 from .parallel_linear import ColumnParallelLinear, RowParallelLinear
 
-ACTIVATIONS = {"gelu": GELU, "gelu_tanh": lambda: GELU("tanh"), "quick_gelu": QuickGELU}
+ACTIVATIONS = {"gelu": GELU, "gelu_tanh": lambda: GELU("tanh"), "quick_gelu": QuickGELU, "relu": ReLU}
 
 
 class MLP(nn.Module):

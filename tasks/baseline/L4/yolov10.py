@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fastkernels.nn.batching import Pixels
 from fastkernels.nn.config import ConfigReader
+from fastkernels.nn.detections import rows_of_detections
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.folding import Folding
 from fastkernels.nn.program import Call, Place, Program, Stage
@@ -32,7 +32,6 @@ DEPTHS = (3, 6, 6, 3)  # of stages from stride 4 on, before the depth multiple
 NECK_DEPTH = 3
 CHANNEL_UNIT = 8  # widths are multiples of it
 MULTIPLE = 32  # image sides
-MIN_SCORE, PLACES = 0.25, 100  # of detections
 # A checkpoint's module -> ours.
 MODULES = {
     0: "backbone.stem",
@@ -91,13 +90,7 @@ class YOLOv10(nn.Module):
     def detect(self, pixel_values: Tensor) -> Tensor:
         """[B, Y, X, 3] -> [B, 100, 6]: left, top, right, bottom in pixels, score above 0.25, label; falling
         scores. Free places have label -1 and zeros else."""
-        boxes_BK4, scores_BK, labels_BK = self.select(*self(pixel_values))
-        rows_BK6 = torch.cat((boxes_BK4, scores_BK[..., None], labels_BK[..., None].to(scores_BK.dtype)), -1)
-        rows_BK6 = functional.pad(rows_BK6, (0, 0, 0, max(0, PLACES - rows_BK6.shape[1])))[:, :PLACES]
-        is_free_BK1 = ~(rows_BK6[..., 4:5] > MIN_SCORE)
-        rows_BK6 = rows_BK6.masked_fill(is_free_BK1, 0)
-        rows_BK6[..., 5:] -= is_free_BK1.to(rows_BK6.dtype)
-        return rows_BK6
+        return rows_of_detections(*self.select(*self(pixel_values)))
 
     def stages(self) -> dict[str, Stage]:
         return {"detect": Stage(Pixels(self.multiple, self.num_channels, self.place))}

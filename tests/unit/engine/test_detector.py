@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from fastkernels.baseline.L4.yolov10 import MIN_SCORE, PLACES
 from torch import Tensor
 
 from fastkernels.engine.detector import Detections, Detector
 from fastkernels.engine.encoder import Encoder
 from fastkernels.errors import RequestError, UsageError
+from fastkernels.nn.detections import MIN_SCORE, PLACES
 from tests.unit.engine.test_encoder import images, replaying
 
 

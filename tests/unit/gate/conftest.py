@@ -119,7 +119,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def one_less(cases: str) -> str:
         lines = cases.splitlines(keepends=True)
-        del lines[next(place for place, line in enumerate(lines) if '"size":"tiny"' in line) + 1]  # below it
+        tiny = next(place for place, line in enumerate(lines) if '"size":"tiny"' in line)
+        below = enumerate(lines[tiny:], start=tiny)
+        del lines[next(place for place, line in below if '"form"' not in line and '"phase"' not in line)]
         return "".join(lines)
 
     folder = tmp_path_factory.mktemp("repository")

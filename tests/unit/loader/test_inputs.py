@@ -116,6 +116,12 @@ def test_scales_of_parameters():
         None,
     )
     assert draw(specs_of(linear), linear, 1, "extreme")["param.weight"].std().mul(20).sub(1).abs() < 0.05
+    # As arguments, those of a gradient's module.
+    weight = {"shape": (400, 400), "dtype": "float32", "draw": "matrix"}
+    sizes, rows = {"input_size": 400, "output_size": 400}, {"shape": (2, 400), "dtype": "float32"}
+    grad = case("L1/linear_grad", sizes, {"grad_output": rows, "weight": weight}, None)
+    grad = grad.model_copy(update={"variant": "input"})
+    assert draw(specs_of(grad), grad, 1, "extreme")["arg.weight"].std().mul(20).sub(1).abs() < 0.05
 
 
 def test_filters_over_time_have_the_scale_of_all_they_add_up():

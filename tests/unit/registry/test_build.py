@@ -14,7 +14,8 @@ from fastkernels.loader.materialize import bind, build_module
 from fastkernels.loader.overlay import Overlay
 from fastkernels.records import Case, TensorSpec, View
 from fastkernels.registry.build import build
-from fastkernels.registry.case_files import read_cases, render
+from fastkernels.registry.case_files import read_cases
+from fastkernels.registry.case_lines import render
 from tests.budget import some
 
 BASELINE = Overlay.over_baseline()
@@ -22,7 +23,7 @@ BASELINE = Overlay.over_baseline()
 
 def test_committed_cases_are_current() -> None:
     built = build(BASELINE.load)
-    expected = {task: render(cases) for task, cases in built.items()}
+    expected = {task: render(registry.task(task), cases) for task, cases in built.items()}
     folder = data_dir("registry") / "cases"
     found = {
         path.relative_to(folder).with_suffix("").as_posix(): path.read_text()

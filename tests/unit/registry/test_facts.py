@@ -161,6 +161,7 @@ def test_images_are_whole_patches_cells_and_tokens() -> None:
         "siglip2": "patch_size",
         "dinov3": "patch_size",
         "yolov10": 32,
+        "rtdetrv2": 32,
         "flux": TOKEN_PIXELS,
     }.items():
         architecture = registry.architecture(name)

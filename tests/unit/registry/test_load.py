@@ -62,9 +62,13 @@ def test_yaml(copied: Path, file: str, old: str, new: str, at: str, problem: str
     [
         (7, lambda line: line[:-5], "column"),
         (7, lambda line: "[]", "Input should be"),
-        (2, lambda line: line.replace('"init":', '"initial":'), "init"),
-        (2, lambda line: line.replace('"phase":', '"size":"small","phase":'), "small"),
-        (2, lambda line: line.replace('"inputs":', '"task":"L1/gul","inputs":'), "L1/gul"),
+        (7, lambda line: '{"tokens":8192}', "it needs 'T'"),
+        (7, lambda line: '{"T":8192,"tokens":8192}', "tokens"),
+        (7, lambda line: '{"batch":[3]}', "no line of a file of cases"),
+        (7, lambda line: '{"T":8192,"x":["rows",28672]}', "got 'rows'"),
+        (7, lambda line: '{"T":8192,"variant":"gleu"}', "id"),
+        (7, lambda line: line.replace('"T":', '"size":"small","T":'), "small"),
+        (7, lambda line: line.replace('"T":', '"task":"L1/gul","T":'), "L1/gul"),
     ],
 )
 def test_cases(copied: Path, number: int, damage, problem: str) -> None:
@@ -85,12 +89,15 @@ def test_cases(copied: Path, number: int, damage, problem: str) -> None:
 )
 def test_a_wrong_heading_is_told_of_the_first_case_below_it(copied: Path, changed, problem: str) -> None:
     path = copied / "cases" / "L1" / "glu.jsonl"
-    heading, *lines = path.read_text().splitlines()
-    above = [] if changed is None else [json.dumps({**json.loads(heading), **changed})]
-    path.write_text("\n".join([*above, *lines]))
+    lines = path.read_text().splitlines()
+    place = next(place for place, line in enumerate(lines) if '"architecture"' in line)
+    heading = [] if changed is None else [json.dumps({**json.loads(lines[place]), **changed})]
+    case = lines[place + 2]
+    assert '"form"' not in case
+    path.write_text("\n".join([*lines[:place], *heading, case]))
     with pytest.raises(FileFormatError) as caught:
         registry.cases("L1/glu")
-    assert caught.value.where == f"line {len(above) + 1}"
+    assert caught.value.where == f"line {place + len(heading) + 1}"
     assert problem in caught.value.problem
 
 

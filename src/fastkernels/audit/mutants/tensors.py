@@ -64,6 +64,8 @@ def mutants(subject: Subject, draw: Draw, calls: Mapping[str, Call]) -> list[Cha
             found.append(_moved_slot(name))
         elif spec.draw.startswith("step."):
             found += _layout(subject, draw, name, spec)
+        elif spec.draw.startswith("clouds."):
+            found.append(_in_cloud(name, spec.draw.removeprefix("clouds."), draw))
         elif name not in subject.mutable:
             found.append(_skipped(name, 0))
     return [*found, *_numbers(subject), *_swapped(subject)]
@@ -204,6 +206,22 @@ def _moved_start(subject: Subject, draw: Draw, name: str) -> Change | NotApplica
         return {name: starts}
 
     return Change("mutant", what, tensors=moved, raised=(*_QUERY_BOUNDS, *_KEY_BOUNDS))
+
+
+def _in_cloud(name: str, field: str, draw: Draw) -> Change | NotApplicable:
+    """What is still a table of a cloud: x for y, the next curve, the next tap, the next voxel, or one more
+    voxel for a cluster."""
+    if field == "offset":
+        return NotApplicable("mutant", f"{name} off by one", "the host is told where clouds end, too")
+    if field == "batch":
+        return _skipped(name, 0)
+    if field == "cluster":
+        return _off_by_one(name, lambda x: (x + 1) % (x.max() + 1))
+    if field == "idx_ptr":
+        at = int((draw.inputs[name].diff()[:-1] > 1).int().argmax()) + 1
+        return _off_by_one(name, lambda x: torch.cat((x[:at], x[at : at + 1] - 1, x[at + 1 :])))
+    dim = 1 if field in ("grid_coord", "neighbors") else 0
+    return _off_by_one(name, lambda x: x.roll(1, dim))
 
 
 def _moved_slot(name: str) -> Change:

@@ -12,6 +12,9 @@
     orbit      float32 [4, 4]: the view of a camera that looks at the middle, from anywhere on an orbit of
                about this radius
     intrinsics float32 [3, 3]: of a camera with the middle of its image in the axis
+    voxels     int64 [n, 3] from 0: which voxels of this side have one of `points` on ellipsoids, all of them
+               within a sphere of radius 1
+    within     float32 [n, channels]: a place in each of these voxels, from the middle of them all; then zeros
     seed       an integer of 53 bits
 
 A parameter is a number, the name of an entry of the request's shape or of an input before it, an entry of the
@@ -38,6 +41,7 @@ TONES = 6  # of a clip, which change once in each part of it
 PARTS = 4
 COARSE = 8  # an image is a random grid of up to 8 x 8 colours under noise: plain noise looks all alike
 FASTEST = 4  # pixels from one frame to the next
+MOST_ELLIPSOIDS = 6
 SEED_BITS = 53  # integers that JSON carries whole
 
 Request = dict[str, Any]  # arrays and numbers by name
@@ -197,6 +201,25 @@ def intrinsics(generator: np.random.Generator, height: int, width: int) -> np.nd
     return np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], dtype=np.float32)
 
 
+def voxels(generator: np.random.Generator, points: int, side: float) -> np.ndarray:
+    parts = int(generator.integers(2, MOST_ELLIPSOIDS + 1))
+    of_N = generator.integers(parts, size=points)
+    middle_E3, axes_E3 = generator.uniform(-1, 1, (parts, 3)), generator.uniform(0.1, 1, (parts, 3))
+    turn_E33 = np.linalg.qr(generator.normal(size=(parts, 3, 3)))[0]
+    on_N3 = generator.normal(size=(points, 3))
+    on_N3 *= axes_E3[of_N] / np.linalg.norm(on_N3, axis=1, keepdims=True)
+    at_N3 = middle_E3[of_N] + (turn_E33[of_N] @ on_N3[..., None])[..., 0]
+    at_N3 -= at_N3.mean(0)
+    at_N3 /= np.linalg.norm(at_N3, axis=1).max()
+    return np.unique(((at_N3 - at_N3.min(0)) / side).astype(np.int64), axis=0)
+
+
+def within(generator: np.random.Generator, grid_coord: np.ndarray, side: float, channels: int) -> np.ndarray:
+    at_N3 = (grid_coord + generator.uniform(size=grid_coord.shape)) * side
+    at_N3 -= at_N3.mean(0)
+    return np.pad(at_N3, ((0, 0), (0, channels - 3))).astype(np.float32)
+
+
 def seed(generator: np.random.Generator) -> int:
     return int(generator.integers(2**SEED_BITS))
 
@@ -215,6 +238,8 @@ DRAWS: dict[str, Callable[..., Any]] = {
         subset,
         orbit,
         intrinsics,
+        voxels,
+        within,
         seed,
     )
 }

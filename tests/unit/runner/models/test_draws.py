@@ -145,3 +145,16 @@ def test_a_misspelt_draw_is_named():
     with pytest.raises(NotFoundError, match="Did you mean uniform"):
         drawn({"x": {"draw": "unifrm"}})
     assert all(draw.__name__ == name for name, draw in DRAWS.items())
+
+
+def test_voxels_are_different_and_features_lie_in_them():
+    inputs = {"grid": {"draw": "voxels"}, "feat": {"draw": "within", "grid_coord": "grid", "channels": 6}}
+    for request in drawn(inputs, {"points": 500, "side": 0.05}, count=5):
+        grid, feat = request["grid"], request["feat"]
+        assert (grid.dtype, feat.dtype, feat.shape) == ("int64", "float32", (len(grid), 6))
+        assert 250 < len(grid) == len(np.unique(grid, axis=0)) <= 500
+        assert (grid.min(0) == 0).all()
+        assert 20 < grid.max() <= 40, "a diameter of 2 has 40 voxels"
+        corner = (feat[:, :3] - 0.05 * grid).astype(float)
+        assert (np.ptp(corner, axis=0) <= 0.05 + 1e-5).all()
+        assert not feat[:, 3:].any()
