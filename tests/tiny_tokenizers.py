@@ -19,8 +19,8 @@ def save_tokenizers(root: Path) -> None:
     t5_tokenizer().save_pretrained(root / "tokenizer_2")
 
 
-def clip_tokenizer() -> PreTrainedTokenizerFast:
-    return _made("<begin> $A <end>", pad="<end>", length=77)
+def clip_tokenizer(pad: str = "<end>") -> PreTrainedTokenizerFast:
+    return _made("<begin> $A <end>", pad=pad, length=77)
 
 
 def t5_tokenizer() -> PreTrainedTokenizerFast:

@@ -1,4 +1,4 @@
-"""`ImagePipeline`: prompts to images by text encoders, a transformer that denoises in steps and a decoder.
+"""`ImagePipeline`: prompts to images by text encoders, a net that denoises in steps and a decoder.
 
 pipeline = ImagePipeline("flux", config="tiny", seed=1)     a registered configuration: random weights
 images = pipeline.generate([ImageRequest(t5_ids, clip_ids, height=1024, width=1024, seed=7)])
@@ -16,7 +16,6 @@ from fastkernels.engine.core.checks import Errors
 from fastkernels.engine.media.image_request import ImageRequest, Prompts, checked, checked_sides
 from fastkernels.engine.model import Model
 from fastkernels.errors import RequestError
-from fastkernels.nn import latents
 from fastkernels.nn.batching import require_values
 from fastkernels.nn.program import Program
 
@@ -44,23 +43,22 @@ class ImagePipeline(Model):
         self, requests: Sequence[ImageRequest], errors: Errors = "raise"
     ) -> list[Tensor] | list[Tensor | RequestError]:
         """Of each request, in order and on the model's device: RGB float32 [3, height, width] within 0 .. 1,
-        or latents as tokens [L, C]. They may still be under way. errors: as of `run`."""
+        or latents, as tokens [L, C] or a map [Y, X, C]. They may still be under way. errors: as of `run`."""
         return self.run(requests, errors)
 
-    def decode(self, latents_LC: Tensor, height: int, width: int) -> Tensor:
+    def decode(self, latents: Tensor, height: int, width: int) -> Tensor:
         """The image [3, height, width] of latents that `generate` gave. RequestError without a decoder, and
         for other latents than those of such an image."""
         self._require_decoder()
-        rows, columns = latents.grid(*checked_sides(height, width))
-        expected = [rows * columns, self.model.in_channels]
-        if not isinstance(latents_LC, Tensor) or not latents_LC.is_floating_point():
-            raise RequestError(f"latents must be a tensor of floats {expected}, not {latents_LC!r:.60}")
-        require_values("latents", latents_LC)
-        if list(latents_LC.shape) != expected:
+        expected = self.model.latents_of(*checked_sides(height, width))
+        if not isinstance(latents, Tensor) or not latents.is_floating_point():
+            raise RequestError(f"latents must be a tensor of floats {expected}, not {latents!r:.60}")
+        require_values("latents", latents)
+        if list(latents.shape) != expected:
             raise RequestError(
-                f"latents {list(latents_LC.shape)}: an image of {height} x {width} pixels has {expected}"
+                f"latents {list(latents.shape)}: an image of {height} x {width} pixels has {expected}"
             )
-        (image,) = self.engine.run([self._finished(latents_LC, height, width)])
+        (image,) = self.engine.run([self._finished(latents, height, width)])
         return image
 
     def _program(self, request: ImageRequest) -> Program:
@@ -69,23 +67,20 @@ class ImagePipeline(Model):
         if request.output == "image":
             self._require_decoder()
         text, pooled = self.prompts.checked(request.text, request.pooled)
-        inputs = {
-            "text": text,
-            "pooled": pooled,
-            **{name: getattr(request, name) for name in ("height", "width", "steps", "guidance", "seed")},
-        }
-        outputs = yield from super()._program(inputs)
+        numbers = {name: getattr(request, name) for name in ("height", "width", "steps", "guidance", "seed")}
+        given = {name: number for name, number in numbers.items() if number is not None}
+        outputs = yield from super()._program({"text": text, "pooled": pooled, **given})
         if request.output == "latent" or self.model.vae is None:
             return outputs["latents"]
         return (yield from self._finished(outputs["latents"], request.height, request.width))
 
-    def _finished(self, latents_LC: Tensor, height: int, width: int) -> Program:
-        outputs = yield from self.model.finish({"latents": latents_LC}, height=height, width=width)
+    def _finished(self, latents: Tensor, height: int, width: int) -> Program:
+        outputs = yield from self.model.finish({"latents": latents}, height=height, width=width)
         return outputs["image"].permute(2, 0, 1)
 
     def _require_decoder(self) -> None:
         if self.model.vae is None:
             raise RequestError(
-                f"{self.source.name} has no decoder, because there is no vae beside its transformer: it "
+                f"{self.source.name} has no decoder, because there is no vae beside its denoiser: it "
                 "answers with latents. Ask for output='latent', or load the whole folder of the pipeline"
             )

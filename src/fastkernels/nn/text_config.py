@@ -72,8 +72,9 @@ def bert_arguments(config: ConfigReader) -> tuple[dict[str, Any], dict[str, Any]
     return embedding | shared, layer | shared, config.integer("num_hidden_layers")
 
 
-def clip_weights(arguments: dict[str, Any]) -> WeightMap:
-    """Names of the hub's file; query, key and value fill one matrix."""
+def clip_weights(arguments: dict[str, Any], unread: tuple[str, ...] = ()) -> WeightMap:
+    """Names of the hub's file; query, key and value fill one matrix. unread: of an encoder that is left
+    before its end."""
     layer, ours = "encoder.layers.*", "layers.*"
     names = {
         "embeddings.token_embedding.weight": "embed_tokens.embedding.weight",
@@ -87,7 +88,7 @@ def clip_weights(arguments: dict[str, Any]) -> WeightMap:
     }
     parts = {f"{layer}.self_attn.{part}_proj.*": arguments["hidden_size"] for part in ("q", "k", "v")}
     packed = {f"{ours}.self_attn.qkv_proj.linear.*": parts}
-    without = WeightMap(names, packed, ignored=("embeddings.position_ids",))
+    without = WeightMap(names, packed, ignored=("embeddings.position_ids", *unread))
     return without.under(CLIP_PREFIX) | WeightMap(prefixes={CLIP_PREFIX: ""})
 
 

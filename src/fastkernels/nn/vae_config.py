@@ -12,9 +12,12 @@ UP_BLOCKS = 4  # a latent is 8 x 8 pixels
 ENCODER_DEPTH = range(2, 7)  # dots in the names of the half that is left out
 
 
-def decoder_arguments(config: ConfigReader) -> dict[str, Any]:
-    """What the decoder of an AutoencoderKL is made with; a UsageError names the key that is wrong."""
-    config.refuse(["use_post_quant_conv", "latents_mean", "latents_std", "quantization_config"])
+def decoder_arguments(config: ConfigReader, post_quant_conv: bool = False) -> dict[str, Any]:
+    """What the decoder of an AutoencoderKL is made with; a UsageError names the key that is wrong.
+    post_quant_conv: whether the model has the convolution before it, which newer autoencoders lack."""
+    if (has := config.flag("use_post_quant_conv", default=post_quant_conv)) != post_quant_conv:
+        raise config.error("use_post_quant_conv", f"{has} is not supported")
+    config.refuse(["latents_mean", "latents_std", "quantization_config"])
     config.choice("act_fn", {"silu": "silu"}, default="silu")
     if not config.flag("mid_block_add_attention", default=True):
         raise config.error("mid_block_add_attention", "a middle without attention is not supported")

@@ -113,7 +113,7 @@ class _Builder:
 def _told_apart(case: Case, known: Sequence[Case]) -> Case:
     """The case of one of several kinds of layers of a model, after the first init argument in which it
     differs from a case of its name: `...-head-size-512-bf16`; else after the last dimension of its first
-    tensor, which a label may lack: `...-last-4-f32`."""
+    tensor, or all but the first, which a label may lack: `...-last-4-f32`, `...-20x64-f32`."""
     for other in known:
         if other.id != case.id:
             continue
@@ -123,12 +123,11 @@ def _told_apart(case: Case, known: Sequence[Case]) -> Case:
                 what, values = name.replace("_", "-"), value if isinstance(value, list) else [value]
                 kind = f"no-{what}" if value is None else f"{what}-{'x'.join(map(str, values))}"
                 return case.model_copy(update={"id": f"{head}-{kind}-{dtype}"})
-        last, of_other = (
-            next(i.shape[-1] for i in one.inputs.values() if isinstance(i, TensorSpec))
-            for one in (case, other)
-        )
-        if last != of_other:
-            return case.model_copy(update={"id": f"{head}-last-{last}-{dtype}"})
+        shape, of_other = (_first(one).shape for one in (case, other))
+        if shape[-1] != of_other[-1]:
+            return case.model_copy(update={"id": f"{head}-last-{shape[-1]}-{dtype}"})
+        if shape[1:] != of_other[1:]:
+            return case.model_copy(update={"id": f"{head}-{'x'.join(map(str, shape[1:]))}-{dtype}"})
     return case
 
 

@@ -6,10 +6,11 @@ B rows, T tokens in all, H heads, K head size, S places of a row. Rows lie one b
 cu_seqlens says where each begins. The bias, if there is one, goes by the places of query and key in their
 row. Keys may be fewer than queries: those that are given of each row, with starts of their own. The pooled
 variant has one query for each row, the block variant queries of some places of it, whose heads may share
-J heads of keys: H / J consecutive ones have one. Softmax and sums in at
-least float32; o has the dtype of the query.
+J heads of keys: H / J consecutive ones have one. cross: rows of L queries see the N keys of another sequence,
+all rows alike. Softmax and sums in at least float32; o has the dtype of the query.
 Mirrors vllm.model_executor.layers.attention.mm_encoder_attention.MMEncoderAttention (and
-flash_attn.flash_attn_varlen_func with causal=False).
+flash_attn.flash_attn_varlen_func with causal=False); cross:
+torch.nn.functional.scaled_dot_product_attention, there with heads before tokens.
 """
 
 from __future__ import annotations
@@ -76,3 +77,17 @@ class BlockAttention(nn.Module):
         [N, H, K]"""
         starts, extent = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
         return kernels.dense_attention(query, key, value, *starts, self.scale, *extent)
+
+
+class CrossDenseAttention(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """query [B, L, H, K], key and value [B, N, H, K] -> [B, L, H, K]"""
+        rows, *extent = len(query), query.shape[1], key.shape[1]
+        steps_B1 = torch.arange(rows + 1, dtype=torch.int32, device=query.device)
+        starts = [steps_B1 * length for length in extent]
+        packed = [x.flatten(0, 1) for x in (query, key, value)]
+        return kernels.dense_attention(*packed, *starts, self.scale, *extent).view(query.shape)

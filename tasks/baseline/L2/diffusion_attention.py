@@ -1,5 +1,5 @@
-"""Attention of a diffusion transformer: all tokens of a request, those of its text first, see each other, or
-the tokens of a frame.
+"""Attention of a diffusion model: all tokens of a request, those of its text first, see each other, or the
+tokens of a frame; or those of an image see each other, or the text.
 
     [q | k | v] = x Wqkv^T + b        image and text have their own weights where they are two streams
     q = rope(rms_norm(q; wq)),  k = rope(rms_norm(k; wk))        each head on its own
@@ -7,11 +7,15 @@ the tokens of a frame.
     joint     y_image = o_image Wo^T + bo,  y_text = o_text Wa^T + ba
     single    y = o
     spatial   q, k = rope(q), rope(k),  y = attention(q, k, v) Wo^T + bo        over a frame
+    self      y = attention(q, k, v) Wo^T + bo
+    cross     q = x Wq^T,  [k | v] = s Wkv^T,  y = attention(q, k, v) Wo^T + bo        s: features of the text
 
-B requests, L image and S text tokens of each, D hidden, H heads, K = D / H head size; scale 1/sqrt(K).
-Rounded to the dtype of x after each product, norm and rotation, and after the attention.
+B requests, L image and S text tokens of each, D hidden, J features of text, H heads, K = D / H head size;
+scale 1/sqrt(K). self and cross have a bias in their last product alone. Rounded to the dtype of x after each
+product, norm and rotation, and after the attention.
 Mirrors diffusers.models.transformers.transformer_flux.FluxAttention, and of open-oasis
-attention.SpatialAxialAttention and, with a bias, vae.Attention.
+attention.SpatialAxialAttention and, with a bias, vae.Attention; self and cross:
+diffusers.models.attention_processor.Attention.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..L1.dense_attention import DenseAttention
+from ..L1.dense_attention import CrossDenseAttention, DenseAttention
 from ..L1.diffusion_rope import ApplyRotaryEmbedding
+from ..L1.linear import Linear
 from ..L1.rms_norm import RMSNorm
 from .parallel_linear import QKVParallelLinear, RowParallelLinear
 
@@ -86,6 +91,36 @@ class SpatialAxialAttention(nn.Module):
         q, k, v = self.qkv_proj(x).unflatten(-1, (3, self.num_heads, self.head_size)).unbind(2)
         q, k = self.rope(q, k, rotary_emb)
         return self.to_out(_attend(self.attn, q, k, v))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, query_dim: int, heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = heads, query_dim // heads
+        self.to_qkv = Linear(query_dim, 3 * query_dim)
+        self.attn = DenseAttention(self.head_size**-0.5)
+        self.to_out = Linear(query_dim, query_dim, bias=True)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """hidden_states [B, L, D] -> [B, L, D]"""
+        q, k, v = self.to_qkv(hidden_states).unflatten(-1, (3, self.num_heads, self.head_size)).unbind(2)
+        return self.to_out(_attend(self.attn, q, k, v))
+
+
+class CrossAttention(nn.Module):
+    def __init__(self, query_dim: int, cross_attention_dim: int, heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = heads, query_dim // heads
+        self.to_q = Linear(query_dim, query_dim)
+        self.to_kv = Linear(cross_attention_dim, 2 * query_dim)
+        self.attn = CrossDenseAttention(self.head_size**-0.5)
+        self.to_out = Linear(query_dim, query_dim, bias=True)
+
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor) -> Tensor:
+        """hidden_states [B, L, D], encoder_hidden_states [B, S, J] -> [B, L, D]"""
+        heads = (self.num_heads, self.head_size)
+        k, v = self.to_kv(encoder_hidden_states).unflatten(-1, (2, *heads)).unbind(2)
+        return self.to_out(self.attn(self.to_q(hidden_states).unflatten(-1, heads), k, v).flatten(2))
 
 
 def _attend(attention: nn.Module, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:

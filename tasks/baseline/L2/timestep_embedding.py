@@ -5,17 +5,20 @@ timestep and what is observed; or tokens that know their timestep.
     temb = mlp_t(sin(t)) + mlp_g(sin(g)) + mlp_p(p)        sin(v): sinusoidal features of v (L1/sinusoidal)
     film        y = mish([mlp(sin(t)) | o]) W^T + b        here with mish within mlp, too
     actions     y = mlp([x Wx^T + bx | s])
+    text_time   temb = mlp_t(sin(t)) + mlp_p([p | sin(z_1) | .. | sin(z_6)])
 
 B requests, F sinusoidal features, P pooled features of a prompt, D hidden; t timestep (0 .. 1000), g guidance
 times 1000, absent in models without it. film: O features of an observation o, M outputs: scale and shift of
 each channel of every block, one product for all of them. actions: A noisy actions x of each request, X values
-of one; s are D features of their timestep. t, g and s are float32; features are rounded to the dtype of p, o
-or x. Rounded to it after each product, activation and sum.
+of one; s are D features of their timestep. text_time: z are an image's sizes before it was cut to a batch of
+one size, where it was cut, and its sizes then. t, g, s and z are float32; features are rounded to the dtype
+of p, o or x. Rounded to it after each product, activation and sum.
 Mirrors diffusers.models.embeddings.TimestepEmbedding and CombinedTimestepGuidanceTextProjEmbeddings (without
 guidance: CombinedTimestepTextProjEmbeddings); film: `diffusion_step_encoder` and every `cond_encoder` of
 diffusion_policy_3d.model.diffusion.conditional_unet1d.ConditionalUnet1D; actions:
 transformers.models.pi0.modeling_pi0.PI0ActionTimeEmbedding behind its features of the timestep and without
-the token of the state.
+the token of the state; text_time: what
+diffusers.models.unets.unet_2d_condition.UNet2DConditionModel makes with addition_embed_type text_time.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from ..L1.linear import Linear
 from ..L1.sinusoidal import SinusoidalPosEmb, Timesteps
 
 SINUSOIDAL_FEATURES = 256
+SIZES = 6  # of an image: height and width as it was, top and left of the cut, height and width of the cut
 
 
 class TimestepEmbedding(nn.Module):
@@ -61,6 +65,27 @@ class CombinedTimestepGuidanceTextProjEmbeddings(nn.Module):
             features_BF = self.time_proj(guidance).to(pooled_projection.dtype)
             temb_BD = temb_BD + self.guidance_embedder(features_BF)
         return temb_BD + self.text_embedder(pooled_projection)
+
+
+class TextTimeEmbedding(nn.Module):
+    def __init__(
+        self,
+        num_time_features: int,
+        addition_time_embed_dim: int,
+        projection_class_embeddings_input_dim: int,
+        time_embed_dim: int,
+    ) -> None:
+        super().__init__()
+        self.time_proj, self.add_time_proj = Timesteps(num_time_features), Timesteps(addition_time_embed_dim)
+        self.timestep_embedder = TimestepEmbedding(num_time_features, time_embed_dim)
+        self.text_embedder = TimestepEmbedding(projection_class_embeddings_input_dim, time_embed_dim)
+
+    def forward(self, timestep: Tensor, text_embeds: Tensor, time_ids: Tensor) -> Tensor:
+        """timestep float32 [B], text_embeds [B, P], time_ids float32 [B, 6] -> [B, D]"""
+        features_BF = self.time_proj(timestep).to(text_embeds.dtype)
+        sizes_BG = self.add_time_proj(time_ids.flatten()).view(len(time_ids), -1).to(text_embeds.dtype)
+        added_BD = self.text_embedder(torch.cat((text_embeds, sizes_BG), dim=-1))
+        return self.timestep_embedder(features_BF) + added_BD
 
 
 class FilmEncoder(nn.Module):

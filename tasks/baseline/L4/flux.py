@@ -32,6 +32,7 @@ from fastkernels.nn.config import ConfigReader
 from fastkernels.nn.examples import Batch, Examples
 from fastkernels.nn.flow_matching import Schedule
 from fastkernels.nn.program import Call, Place, Program, Stage
+from fastkernels.nn.prompts import Reader
 from fastkernels.nn.text_config import clip_arguments, clip_weights, t5_arguments, t5_weights
 from fastkernels.nn.vae_config import decoder_arguments, decoder_weights
 from fastkernels.nn.weight_map import WeightMap
@@ -46,6 +47,9 @@ from ..L3.vae_decoder import Decoder
 
 MLP_RATIO, ROPE_THETA, EPS = 4, 10000.0, 1e-6  # not in the configuration
 LATENTS_OF_A_TOKEN = 4  # 2 x 2 neighbours
+T5_TOKENS = (
+    512  # of a prompt for T5, which has no positions that end; CLIP gets the first ones of a longer text
+)
 # Of one launch: images; prompts of 512 tokens; images of 1024 x 1024 pixels to decode, of which a map of 256
 # channels has 2^30 values, 2 GiB.
 DENOISED, ENCODED, DECODED = 8, 8, 4
@@ -95,6 +99,7 @@ class FluxPipeline(nn.Module):
             self.latents_shift = vae_reader.number("shift_factor", default=0.0)
             self.weight_map |= decoder_weights(arguments["block_out_channels"][-1]).under("vae.", "vae.")
 
+        self.readers: tuple[Reader, Reader] | None = None  # of a prompt's text, and of what is pooled
         self.text_encoder: CLIPTextModel | None = None
         self.text_encoder_2: T5EncoderModel | None = None
         if (readers := text_readers(config)) is not None:
@@ -102,8 +107,10 @@ class FluxPipeline(nn.Module):
             require_features(readers[0], "hidden_size", self.pooled_features, "pooled_projection_dim")
             require_features(readers[1], "d_model", self.text_features, "joint_attention_dim")
             self.text_encoder, self.text_encoder_2 = CLIPTextModel(**clip), T5EncoderModel(**t5)
-            self.clip_vocab, self.clip_length = clip["vocab_size"], clip["max_length"]
-            self.t5_vocab = t5["vocab_size"]
+            self.readers = (
+                Reader("T5", "tokenizer_2", t5["vocab_size"], T5_TOKENS, cuts=False),
+                Reader("CLIP", "tokenizer", clip["vocab_size"], clip["max_length"]),
+            )
             self.weight_map |= clip_weights(clip).under("text_encoder.", "text_encoder.")
             self.weight_map |= t5_weights(t5).under("text_encoder_2.", "text_encoder_2.")
 
@@ -156,6 +163,11 @@ class FluxPipeline(nn.Module):
         else:
             (length,) = set(batch.seq_lens)
             yield run, (torch.empty(len(batch.seq_lens), length, dtype=torch.int64),)
+
+    def latents_of(self, height: int, width: int) -> list[int]:
+        """The shape of an image's latents, as tokens."""
+        rows, columns = latents.grid(height, width)
+        return [rows * columns, self.in_channels]
 
     def stages(self) -> dict[str, Stage]:
         stages = {"denoise": Stage(most=DENOISED)}

@@ -226,7 +226,7 @@ def test_a_transformer_alone_answers_with_latents():
     (found,) = one.generate([image_request(0)])
     assert found.shape == (16, 16)
     assert list(one.stages) == ["denoise"]
-    with pytest.raises(RequestError, match=r"no vae beside its transformer.*load the whole folder"):
+    with pytest.raises(RequestError, match=r"no vae beside its denoiser.*load the whole folder"):
         one.generate([replace(request(0), output="image")])
-    with pytest.raises(RequestError, match="no vae beside its transformer"):
+    with pytest.raises(RequestError, match="no vae beside its denoiser"):
         one.decode(found, 64, 64)

@@ -163,6 +163,7 @@ def test_images_are_whole_patches_cells_and_tokens() -> None:
         "yolov10": 32,
         "rtdetrv2": 32,
         "flux": TOKEN_PIXELS,
+        "sdxl": 32,
     }.items():
         architecture = registry.architecture(name)
         for size, config in architecture.default_config.items():

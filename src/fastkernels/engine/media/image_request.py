@@ -1,7 +1,8 @@
 """`ImageRequest`: what a prompt is to become, and whether it can be served.
 
-A prompt has two sides. Its text: features of each token [S, J], or ids [S] from which T5 makes them. Pooled:
-features of the whole [P], or ids [S'] from which CLIP makes them. A str is tokenised for both.
+A prompt has two sides, each with an encoder of its own that the model names (`readers`: nn/prompts.py). Its
+text: features of each token [S, J], or ids [S] from which they are made. Pooled: features of the whole [P],
+or ids [S']. A str is tokenised for both.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fastkernels.errors import RequestError
 from fastkernels.nn.batching import require_values
 from fastkernels.nn.flow_matching import TIMESTEPS
 from fastkernels.nn.latents import TOKEN_PIXELS
+from fastkernels.nn.prompts import Reader
 
 MOST_SIDE = 4096  # of a side: an image 16 times as large as the largest that models are trained for
 MOST_GUIDANCE = 65  # models embed it times 1000, and float16 ends at 65,504
@@ -26,17 +28,17 @@ MOST_GUIDANCE = 65  # models embed it times 1000, and float16 ends at 65,504
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """text and pooled: the prompt as token ids int64 [S] for T5 and [S'] for CLIP, or as the features [S, J]
-    and [P] that they make of it; or the prompt itself and None, where the model has tokenizers. height and
-    width in pixels, multiples of 16. output: `image`, or `latent` before it is decoded; None: an image where
-    the model has a decoder."""
+    """text and pooled: the prompt as token ids int64 [S] and [S'] for the model's encoders (FLUX.1: T5 and
+    CLIP), or as the features [S, J] and [P] that they make of it; or the prompt itself and None, where the
+    model has tokenizers. height and width in pixels, multiples of 16. steps and guidance: None: the model's
+    own. output: `image`, or `latent` before it is decoded; None: an image where the model has a decoder."""
 
     text: Tensor | str
     pooled: Tensor | None
     height: int
     width: int
-    steps: int = 28
-    guidance: float = 3.5
+    steps: int | None = None
+    guidance: float | None = None
     seed: int = 0
     output: Literal["image", "latent"] | None = None
 
@@ -47,14 +49,19 @@ def checked(request: Any) -> ImageRequest:
         raise RequestError(f"a request must be an ImageRequest, not {request!r:.60}")
     height, width = checked_sides(request.height, request.width)
     # A model tells so many timesteps apart.
-    is_steps = is_integer(request.steps) and 1 <= request.steps <= TIMESTEPS
-    _require("steps", request.steps, is_steps, f"an integer from 1 to {TIMESTEPS}")
-    is_guidance = is_within(request.guidance, 0, MOST_GUIDANCE)
+    steps, guidance = request.steps, request.guidance
+    is_steps = steps is None or (is_integer(steps) and 1 <= steps <= TIMESTEPS)
+    _require("steps", steps, is_steps, f"an integer from 1 to {TIMESTEPS}")
+    is_guidance = guidance is None or is_within(guidance, 0, MOST_GUIDANCE)
     _require("guidance", request.guidance, is_guidance, f"a number from 0 to {MOST_GUIDANCE}")
     _require("seed", request.seed, is_seed(request.seed), IS_SEED)
     is_output = request.output is None or str(request.output) in ("image", "latent")
     _require("output", request.output, is_output, "'image' or 'latent'")
-    numbers = {"steps": int(request.steps), "guidance": float(request.guidance), "seed": int(request.seed)}
+    steps, guidance = (
+        steps if steps is None else int(steps),
+        guidance if guidance is None else float(guidance),
+    )
+    numbers = {"steps": steps, "guidance": guidance, "seed": int(request.seed)}
     return replace(request, height=height, width=width, **numbers)
 
 
@@ -72,7 +79,6 @@ def _require(name: str, value: Any, is_met: bool, rule: str) -> None:
 
 
 MOST_FEATURE = 65504.0  # the largest of float16: finite in every dtype of a model
-MOST_TOKENS = 512  # of a prompt for T5, which has no positions that end; texts are padded to it
 _IDS = (
     *(torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
@@ -81,7 +87,6 @@ _FEATURES = (
     *(torch.float64, torch.float32, torch.bfloat16, torch.float16),
     *(torch.float8_e4m3fn, torch.float8_e5m2),
 )
-_FOLDERS = {"t5": "tokenizer_2", "clip": "tokenizer"}
 
 
 class Prompts:
@@ -95,8 +100,9 @@ class Prompts:
         """Both sides of a prompt as tensors; a RequestError for what the model cannot take."""
         if isinstance(text, str):
             if pooled is not None:
-                raise RequestError("a prompt in words has no `pooled` beside it: CLIP makes it of the text")
-            text, pooled = self._ids("t5", text), self._ids("clip", text)
+                raise RequestError("a prompt in words has no `pooled` beside it: it is made of the text")
+            words = text
+            text, pooled = (self._ids(reader, words) for reader in self._readers())
         if not isinstance(text, Tensor) or not isinstance(pooled, Tensor):
             raise RequestError("a prompt is a str, or two tensors of features or of token ids")
         for name, side in (("text", text), ("pooled", pooled)):
@@ -106,47 +112,54 @@ class Prompts:
                 raise RequestError(f"{name} is {dtype}: token ids are integers, features are floats")
         text, pooled = text.detach(), pooled.detach()  # a caller's gradients end here
         model = self.model
-        if model.text_encoder is None and (is_ids(text) or is_ids(pooled)):
+        readers: tuple[Reader, Reader] | None = model.readers
+        if readers is None and (is_ids(text) or is_ids(pooled)):
             raise RequestError(
-                f"{self.name} has no text encoders, because there are none beside its transformer: give the "
+                f"{self.name} has no text encoders, because there are none beside its denoiser: give the "
                 "prompt's features, or load the whole folder of the pipeline"
             )
-        if is_ids(text):
-            _require_ids(text, "T5", model.t5_vocab, MOST_TOKENS)
+        if is_ids(text) and readers:
+            _require_ids(text, readers[0])
         elif text.dim() != 2 or not len(text) or text.shape[1] != model.text_features:
             raise RequestError(f"text {list(text.shape)}: expected [tokens, {model.text_features}]")
         else:
             _require_finite("text", text)
-        if is_ids(pooled):
-            _require_ids(pooled, "CLIP", model.clip_vocab, model.clip_length)
+        if is_ids(pooled) and readers:
+            _require_ids(pooled, readers[1])
         elif tuple(pooled.shape) != (model.pooled_features,):
             raise RequestError(f"pooled {list(pooled.shape)}: expected [{model.pooled_features}]")
         else:
             _require_finite("pooled", pooled)
         return text, pooled
 
-    def _ids(self, encoder: str, text: str) -> Tensor:
-        """int64 [S], padded to the length that the encoder was trained with. For CLIP a longer text is cut,
-        as the reference library does: T5 reads the rest."""
-        tokenizer = self._tokenizer(encoder)
-        most = MOST_TOKENS if encoder == "t5" else self.model.clip_length
+    def _readers(self) -> tuple[Reader, Reader]:
+        if self.model.readers is None:
+            raise RequestError(self._lacks())
+        return self.model.readers
+
+    def _ids(self, reader: Reader, text: str) -> Tensor:
+        """int64 [S], padded to the length that the encoder was trained with."""
+        tokenizer, most = self._tokenizer(reader.tokenizer), reader.tokens
         with tokenizing(text):
-            made = tokenizer(text, padding="max_length", max_length=most, truncation=encoder == "clip")
+            made = tokenizer(text, padding="max_length", max_length=most, truncation=reader.cuts)
         ids = made["input_ids"]
         if len(ids) > most:
-            raise RequestError(f"a prompt of {len(ids)} tokens: T5 reads {most}. Shorten it")
+            raise RequestError(f"a prompt of {len(ids)} tokens: {reader.name} reads {most}. Shorten it")
         return torch.tensor(ids)
 
-    def _tokenizer(self, encoder: str) -> Any:
-        if encoder not in self._tokenizers:
-            folder = None if self.folder is None else self.folder / _FOLDERS[encoder]
-            if self.model.text_encoder is None or folder is None or not folder.is_dir():
-                raise RequestError(
-                    "a prompt in words needs text encoders, tokenizer and tokenizer_2; "
-                    f"{self.name} lacks some of them: give token ids or features"
-                )
-            self._tokenizers[encoder] = load_tokenizer(folder)
-        return self._tokenizers[encoder]
+    def _tokenizer(self, name: str) -> Any:
+        if name not in self._tokenizers:
+            folder = None if self.folder is None else self.folder / name
+            if folder is None or not folder.is_dir():
+                raise RequestError(self._lacks())
+            self._tokenizers[name] = load_tokenizer(folder)
+        return self._tokenizers[name]
+
+    def _lacks(self) -> str:
+        return (
+            "a prompt in words needs text encoders, tokenizer and tokenizer_2; "
+            f"{self.name} lacks some of them: give token ids or features"
+        )
 
 
 def is_ids(side: Tensor) -> bool:
@@ -160,9 +173,11 @@ def _require_finite(name: str, features: Tensor) -> None:
         raise RequestError(f"{name} holds {largest:.3g}: features are finite, {MOST_FEATURE:.0f} at most")
 
 
-def _require_ids(ids_S: Tensor, whose: str, vocab_size: int, most: int) -> None:
-    if ids_S.dim() != 1 or not 1 <= len(ids_S) <= most:
-        raise RequestError(f"ids {list(ids_S.shape)} for {whose}: expected 1 to {most} of one prompt")
+def _require_ids(ids_S: Tensor, reader: Reader) -> None:
+    if ids_S.dim() != 1 or not 1 <= len(ids_S) <= reader.tokens:
+        found = f"ids {list(ids_S.shape)} for {reader.name}"
+        raise RequestError(f"{found}: expected 1 to {reader.tokens} of one prompt")
     low, high = (int(bound) for bound in ids_S.long().aminmax())
-    if low < 0 or high >= vocab_size:
-        raise RequestError(f"id {low if low < 0 else high} for {whose}: its vocabulary has {vocab_size}")
+    if low < 0 or high >= reader.vocab_size:
+        found = f"id {low if low < 0 else high} for {reader.name}"
+        raise RequestError(f"{found}: its vocabulary has {reader.vocab_size}")
