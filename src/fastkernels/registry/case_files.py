@@ -18,7 +18,8 @@ What follows from the rest is not said:
 
 - the task is the file's, and cases of the phase `held-out` are not timed;
 - an input has the case's dtype, and a view as many elements as its rows; a list in place of an input is its
-  shape, all else is the form's; a list in place of a batch is its rows;
+  shape, all else is the form's, and a list that is no tensor is `{"list": [..]}`; a list in place of a batch is
+  its rows;
 - a size in a shape may be the name of an init argument, or T: the tokens, those of the batch where the case
   has none;
 - an id stands between who makes the call and the dtype, and its form may name T, arguments (of tensors, their
@@ -143,7 +144,7 @@ def _whole(found: Line) -> Line:
         tokens = tokens or tokens_of(batch)
     names = init if tokens is None else {**init, "T": tokens}
     found["inputs"] = inputs = {
-        name: _spec(value, names, dtype) if isinstance(value, dict) else value
+        name: _input(value, names, dtype) if isinstance(value, dict) else value
         for name, value in found["inputs"].items()
         if value is not _LACKED
     }
@@ -157,7 +158,9 @@ def tokens_of(rows: Sequence[Sequence[int]]) -> int:
     return sum([row[0] * row[1] for row in rows])
 
 
-def _spec(line: Line, names: Line, dtype: Any) -> Line:
+def _input(line: Line, names: Line, dtype: Any) -> Any:
+    if "list" in line:
+        return line["list"]
     shape = [names.get(size, size) for size in line["shape"]]
     spec = {"dtype": dtype, **line, "shape": shape}
     if "view" in line and "size" not in line["view"]:

@@ -185,7 +185,7 @@ def _called(entry: TaskEntry, case: Case) -> tuple[str, str]:
 
 def _input(name: str, value: Any, case: Case, names: dict[Axis, str]) -> Any:
     if not isinstance(value, TensorSpec):
-        return value
+        return {"list": value} if isinstance(value, (list, tuple)) else value
     line = value.model_dump(mode="json", exclude_defaults=True)
     line["shape"] = [names.get((name, len(value.shape), axis), size) for axis, size in enumerate(value.shape)]
     if value.dtype == case.dtype:

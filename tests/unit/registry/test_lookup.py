@@ -40,6 +40,7 @@ def test_task_by_name(name: str, id: str, variants: set[str]) -> None:
         (
             ["*_norm", "llama_mlp", "rms_norm"],
             [
+                "L1/batch_norm",
                 "L1/gated_rms_norm",
                 "L1/global_response_norm",
                 "L1/group_norm",
