@@ -3,8 +3,8 @@
     python benchmarks/collectives.py --ranks 2 --out benchmarks/h200x2/collectives.json
         [--tasks all_reduce gemm_all_reduce] [--least 4096] [--most 67108864] [--limit-s 500] [--sweep]
 
-{"rows": [{"task", "bytes", "implementation", "us", "busbw_gbs", "ceiling_share", "ratio_to_nccl"}],
- "environment"}
+{"kind": "collectives", "rows": [{"task", "bytes", "implementation", "us", "busbw_gbs", "ceiling_share",
+ "ratio_to_nccl"}], "environment"}
 
 bytes           what the collective is of: the tensor of all_reduce and all_to_all, else the longer one
 us              the time of one call: of CALLS in a CUDA graph, the rank that took longest, the median of
@@ -434,6 +434,7 @@ def main() -> None:
     made = rows(listed, outcomes(listed, arguments.ranks, arguments.limit_s), arguments.ranks)
 
     told = {
+        "kind": "collectives",
         "rows": made,
         "environment": environment("cuda").model_dump(mode="json"),
         "ranks": arguments.ranks,

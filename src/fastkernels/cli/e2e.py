@@ -19,7 +19,10 @@ from fastkernels.layout import install_line
 _POSITIVE = click.IntRange(min=1)
 
 
-@click.group(epilog="Example: fk e2e throughput --model llama --input-len 512 --output-len 512")
+@click.group(
+    epilog="Examples: fk e2e throughput --model llama --input-len 512 --output-len 512 · on a CPU: "
+    "fk e2e latency --model llama --input-len 32 --output-len 16"
+)
 def command() -> None:
     """Serve one model as fast as it goes: tokens a second, or seconds of one batch."""
 

@@ -36,11 +36,16 @@ _HERE = "asked of one machine, without --cluster"
 )
 @options.device
 @click.option(
-    "--contract", type=options.Choice(["graph", "eager", "host"]), help="Default: graph on CUDA, host on CPU."
+    "--contract",
+    type=options.Choice(["graph", "eager", "host"]),
+    help="How calls are timed: on the device, replayed in CUDA graphs or called one by one, or by the host's "
+    "clock. Default: graph on CUDA, host on CPU.",
 )
 @options.self_test
 @click.option(
-    "--providers", is_flag=True, help="Compare the kernels' implementations with the baseline's choice."
+    "--providers",
+    is_flag=True,
+    help="Judge all implementations of the kernels, ours and libraries', against the baseline's choice.",
 )
 @click.option("--fail-fast", is_flag=True, help="Stop at the first trial that fails; report what was done.")
 @options.budget

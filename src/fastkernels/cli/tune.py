@@ -60,7 +60,7 @@ _FIGURES = re.compile(r"\d[\d.e+-]*")
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
-    help="That make first calls beside each other. Default: one for two cores, up to 8; 1 on a CPU.",
+    help="Processes that make first calls side by side. Default: one for two cores, up to 8; 1 on a CPU.",
 )
 @click.option("--resume", is_flag=True, help="Go on with the report that --json names, where there is one.")
 @click.option(

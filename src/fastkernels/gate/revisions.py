@@ -64,7 +64,10 @@ def find(name: str, folder: Path) -> Revision:
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if commit is None:
         references = (_git(folder, "for-each-ref", "--format=%(refname:short)") or "").split()
-        listing = "git branch --all, git log (a shallow clone lacks old commits: git fetch --unshallow)"
+        listing = (
+            "ls (a folder or a report must be there), git branch --all, git log (a shallow clone lacks old "
+            "commits: git fetch --unshallow)"
+        )
         raise NotFoundError("folder, report or git revision", name, [*references, *_siblings(name)], listing)
     return Revision(name, commit, Path(asked.stdout.strip()))
 

@@ -137,7 +137,7 @@ def _is_valid(architecture: Architecture, reports: Reports, size: str, device: s
 
 
 def _of_kind(reports: Reports, kind: str) -> Iterable[dict[str, Any]]:
-    return (report for report in reports if report["kind"] == kind)
+    return (report for report in reports if report.get("kind") == kind)
 
 
 def _rows(reports: Reports, kind: str) -> Iterable[dict[str, Any]]:

@@ -44,9 +44,7 @@ def exit_code(report: Report) -> int:
 def undecided(report: Report) -> str:
     """What a report with exit code 3 leaves open, and the next step, in a line."""
     if isinstance(report, GateReport):
-        return (
-            "the gate neither passed nor failed. Run it again where nothing else runs; docs/gates.md has more"
-        )
+        return "the gate is unclear: it neither passed nor failed. What to do: docs/gates.md"
     if isinstance(report, AuditReport):
         return "this machine did not audit everything. Another one must: above stands why"
     return "; ".join(_of_models(report) if isinstance(report, EvalReport) else _of_kernels(report))

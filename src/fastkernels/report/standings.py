@@ -3,9 +3,9 @@
     speed-up of a task    geometric mean over its timed cases, weighted by calls
     share                 calls of the task / calls of all of the candidate's timed cases
     gain x share          speed-up ^ share: over all tasks the product of these is the candidate's mean
-    fast_p                share of tasks that are right in every case and more than p times as fast; fast_0
-                          asks for right alone. A case that shows no difference beyond the noise has a
-                          speed-up of exactly 1 here, which is not more than 1
+    fast_p                share of tasks that passed in every case and are more than p times as fast;
+                          fast_0 asks for the first alone. A case that shows no difference beyond the noise
+                          has a speed-up of exactly 1 here, which is not more than 1
 
 Durations under two contracts never mix, so each contract has standings of its own.
 """
@@ -26,7 +26,7 @@ COLUMNS = (
     Column("candidate", "", right=False),
     Column("passed", "of its cases, held-out shapes among them"),
     Column("tasks", ""),
-    Column("fast_0", "share of tasks that are right in every case"),
+    Column("fast_0", "share of tasks that PASSED in every case"),
     *(
         Column(f"fast_{p:g}", legend)
         for p, legend in zip(

@@ -115,7 +115,10 @@ def test_candidates_are_in_place(tmp_path) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"need 1000 positions; the model is loaded with 256"):
+    with pytest.raises(
+        UsageError,
+        match=r"need 1000 positions; the model is loaded with 256 .*: --input-len 128 --output-len 64",
+    ):
         run("throughput", "--input-len", "500", "--output-len", "500")
     with pytest.raises(UsageError, match=r"need 640 positions; the model is loaded with 4"):
         run("throughput", "--max-model-len", "4")

@@ -218,9 +218,10 @@ def _exact(lengths: Sequence[int], run: TokenRun) -> None:
 
 
 def _fits(llm: LLM, run: TokenRun) -> None:
-    wanted = run.input_len + run.output_len
-    if wanted > llm.limits.max_len:
+    wanted, most = run.input_len + run.output_len, llm.limits.max_len
+    if wanted > most:
         raise UsageError(
             f"--input-len {run.input_len} and --output-len {run.output_len} need {wanted} positions; "
-            f"the model is loaded with {llm.limits.max_len} (--max-model-len)"
+            f"the model is loaded with {most} (--max-model-len). Ask for less: "
+            f"--input-len {most // 2} --output-len {most // 4}"
         )
