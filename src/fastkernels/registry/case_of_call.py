@@ -63,7 +63,7 @@ def case_of_call(call: TaskCall, origin: Origin) -> Case:
     phase = HELD_OUT if origin.held_out else origin.batch_name.partition("-")[0]
     provenance = Provenance(architecture=origin.architecture, config=config_name, phase=phase)
     return Case(
-        id=case_id(call.variant, provenance.model_dump(), _called(call, origin, inputs, routing), dtype),
+        id=case_id(call.variant, provenance, _called(call, origin, inputs, routing), dtype),
         task=call.task.id,
         variant=call.variant,
         size=origin.config.size,
