@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from fastkernels.errors import FileFormatError
-from fastkernels.records import REGISTRY, Case, DType, Provenance
+from fastkernels.records import REGISTRY, Case, DType, Provenance, TensorSpec
 from fastkernels.registry.load import read_jsonl
 
 HELD_OUT = "held-out"  # the phase of cases that no step of a workload makes
@@ -181,6 +181,11 @@ def call_name(pattern: str, names: Line, inputs: Line) -> str:
     except KeyError:  # it counts an input
         rows = {n: spec["shape"][0] for n, spec in inputs.items() if isinstance(spec, dict) and spec["shape"]}
         return pattern.format_map({**inputs, **rows, **names})
+
+
+def by_tokens(spec: TensorSpec) -> tuple[int, ...]:
+    """Its shape, with the tokens first: positions on several axes have them last."""
+    return spec.shape[::-1] if spec.draw.startswith("step.positions") else spec.shape
 
 
 def case_id(variant: str, provenance: Provenance, called: str, dtype: DType) -> str:

@@ -15,8 +15,16 @@ from typing import Any
 
 from fastkernels.errors import UsageError
 from fastkernels.records import REGISTRY, Batch, Case, TensorSpec
-from fastkernels.registry.case_files import HELD_OUT, OWN, Line, call_name, case_id, reshaped, tokens_of
-from fastkernels.registry.case_of_call import by_tokens
+from fastkernels.registry.case_files import (
+    HELD_OUT,
+    OWN,
+    Line,
+    by_tokens,
+    call_name,
+    case_id,
+    reshaped,
+    tokens_of,
+)
 from fastkernels.registry.schema import TaskEntry
 
 Place = tuple[str, ...]  # where a line says something: ("calls",), ("init", "bias")

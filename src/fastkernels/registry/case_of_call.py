@@ -15,7 +15,7 @@ from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.nn.ternary_weights import usual_scale
 from fastkernels.records import Batch, Case, DType, Provenance, Routing, TensorSpec, View
-from fastkernels.registry.case_files import HELD_OUT, SHORT, case_id
+from fastkernels.registry.case_files import HELD_OUT, SHORT, by_tokens, case_id
 from fastkernels.registry.schema import ModelConfig, TaskEntry
 from fastkernels.registry.walk import TaskCall, signature_of
 
@@ -149,11 +149,6 @@ def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
     own = [value for name, value in have.items() if usual_scale(name, have) is None]
     found = [str(value.dtype).removeprefix("torch.") for value in own]
     return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in SHORT), None)
-
-
-def by_tokens(spec: TensorSpec) -> tuple[int, ...]:
-    """Its shape, with the tokens first: positions on several axes have them last."""
-    return spec.shape[::-1] if spec.draw.startswith("step.positions") else spec.shape
 
 
 def _rows_of(call: TaskCall, batch: Batch) -> Batch:
