@@ -25,8 +25,8 @@ from fastkernels.errors import UsageError
 from fastkernels.nn.cache import cache_groups
 from fastkernels.nn.routing import routers
 from fastkernels.records import REGISTRY, Case, Provenance, Routing, Skew, TensorSpec
-from fastkernels.registry.case_files import HELD_OUT
-from fastkernels.registry.case_of_call import Origin, attends, by_tokens, case_of_call, cuts, likeness
+from fastkernels.registry.case_files import HELD_OUT, by_tokens
+from fastkernels.registry.case_of_call import Origin, attends, case_of_call, cuts, likeness
 from fastkernels.registry.schema import Architecture, BatchEntry, ModelConfig, TaskEntry
 from fastkernels.registry.walk import Load, TaskCall, Walk
 

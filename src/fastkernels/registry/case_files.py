@@ -30,13 +30,12 @@ What follows from the rest is not said:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fastkernels.errors import FileFormatError
-from fastkernels.records import REGISTRY, Case, DType
+from fastkernels.records import REGISTRY, Case, DType, Provenance, TensorSpec
 from fastkernels.registry.load import read_jsonl
 
 HELD_OUT = "held-out"  # the phase of cases that no step of a workload makes
@@ -56,8 +55,8 @@ def read_cases(path: Path) -> list[Case]:
     task = f"{path.parent.name}/{path.stem}"
     of_file: dict[str, Line] = {}  # forms by variant
     forms = of_file  # those below the heading
-    heading: Line = {"task": task}
-    made_by: Line = {}
+    heading: Line = {}
+    above: Line = {"task": task}  # what follows from the heading
 
     def whole(line: Any) -> Any:
         try:
@@ -68,22 +67,21 @@ def read_cases(path: Path) -> list[Case]:
             raise ValueError(f"it is no line of a file of cases: {error}") from None
 
     def read(line: Any) -> Any:
-        nonlocal forms, heading, made_by
+        nonlocal forms, heading, above
         if not isinstance(line, dict):
             return line
         if "phase" in line:
             if "architecture" in line:
-                forms, heading = dict(of_file), {"task": task, **line}
-                del heading["phase"]
-                made_by = {"architecture": heading.pop("architecture"), "config": heading.pop("config", None)}
-            phase = line["phase"]
-            heading["provenance"], heading["timed"] = {**made_by, "phase": phase}, phase != HELD_OUT
+                forms, heading = dict(of_file), line
+            provenance = Provenance(**{name: (heading | line)[name] for name in PROVENANCE})
+            own = {name: value for name, value in heading.items() if name not in PROVENANCE}
+            above = {"task": task, **own, "provenance": provenance, "timed": provenance.phase != HELD_OUT}
         elif "form" in line:
             variant = line.pop("form")
             forms[variant] = _merged(forms.get(variant, _NO_FORM), line)
         else:
             form = forms.get(line.get("variant", "default"), _NO_FORM)
-            return _whole({**heading, **_merged(form, line)})
+            return _whole({**above, **_merged(form, line)})
         return None
 
     found = read_jsonl(path, Case, whole)
@@ -135,7 +133,7 @@ def _whole(found: Line) -> Line:
     batch, dtype, tokens = found.get("batch"), found.get("dtype"), found.pop("T", None)
     # No case shares a list or a section of a configuration with another: a module may write there.
     found["init"] = init = {
-        name: deepcopy(value) if isinstance(value, (dict, list)) else value
+        name: _copy(value) if isinstance(value, (dict, list)) else value
         for name, value in found["init"].items()
         if value is not _LACKED
     }
@@ -152,6 +150,12 @@ def _whole(found: Line) -> Line:
         called = call_name(found["id"], names, inputs)
         found["id"] = case_id(found.get("variant", "default"), found["provenance"], called, dtype)
     return found
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _copy(part) for name, part in value.items()}
+    return [_copy(part) for part in value] if isinstance(value, list) else value
 
 
 def tokens_of(rows: Sequence[Sequence[int]]) -> int:
@@ -182,9 +186,14 @@ def call_name(pattern: str, names: Line, inputs: Line) -> str:
         return pattern.format_map({**inputs, **rows, **names})
 
 
-def case_id(variant: str, provenance: Mapping[str, str], called: str, dtype: DType) -> str:
+def by_tokens(spec: TensorSpec) -> tuple[int, ...]:
+    """Its shape, with the tokens first: positions on several axes have them last."""
+    return spec.shape[::-1] if spec.draw.startswith("step.positions") else spec.shape
+
+
+def case_id(variant: str, provenance: Provenance, called: str, dtype: DType) -> str:
     """`qkv-llama-8b-T2048-K4096-bf16`; a case that no architecture makes is called as its task says."""
-    if provenance["architecture"] == REGISTRY:
+    if provenance.architecture == REGISTRY:
         return called
     of = "" if variant == "default" else f"{variant}-"
-    return f"{of}{provenance['architecture']}-{provenance['config']}-{called}-{SHORT[dtype]}"
+    return f"{of}{provenance.architecture}-{provenance.config}-{called}-{SHORT[dtype]}"

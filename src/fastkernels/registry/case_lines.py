@@ -1,7 +1,7 @@
 """Write `registry/cases/L*/*.jsonl` as case_files.py reads them: each line says what its form does not.
 
-A form of a file has what most of its variant's cases say, in every place; below a heading it changes where
-that makes the text shorter.
+A form of a file has what the first case of its variant says in each place: a new architecture leaves it as it
+is. Below a heading a form has what most cases say there, where that makes the text shorter.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ from typing import Any
 
 from fastkernels.errors import UsageError
 from fastkernels.records import REGISTRY, Batch, Case, TensorSpec
-from fastkernels.registry.case_files import HELD_OUT, OWN, Line, call_name, case_id, reshaped, tokens_of
-from fastkernels.registry.case_of_call import by_tokens
+from fastkernels.registry.case_files import (
+    HELD_OUT,
+    OWN,
+    Line,
+    by_tokens,
+    call_name,
+    case_id,
+    reshaped,
+    tokens_of,
+)
 from fastkernels.registry.schema import TaskEntry
 
 Place = tuple[str, ...]  # where a line says something: ("calls",), ("init", "bias")
@@ -74,7 +82,7 @@ def _heading(case: Case) -> dict[str, str]:
 
 
 def _form(rows: Sequence[_Row]) -> Says:
-    """What most cases of a file say of their arguments; nothing of a lone one."""
+    """In each place what the first case says that says something there."""
     found: Says = {}
     for place in _places([row.says for row in rows]):
         if place not in _DEFAULTS and (votes := _votes(place, rows)):
@@ -124,6 +132,7 @@ def _case(row: _Row, forms: dict[str, Says]) -> Line:
 def _line(line: Line, says: Says, form: Says) -> Line:
     """It, with what differs from the form."""
     without = []
+    names = Counter(place[-1] for place in form)
     for place in dict.fromkeys([*says, *form]):
         text, above = says.get(place, _NOTHING), form.get(place, _NOTHING)
         if text == above:
@@ -131,10 +140,12 @@ def _line(line: Line, says: Says, form: Says) -> Line:
         part, name = place[0], place[-1]
         if text == _NOTHING:
             without.append(name)
-        elif len(place) == 1 or (place in form and name not in OWN):
-            line[name] = _shorter(json.loads(text), above)
         else:
-            line.setdefault(part, {})[name] = _shorter(json.loads(text), above)
+            is_plain = len(place) == 1 or (place in form and name not in OWN and names[name] == 1)
+            value = json.loads(text)
+            (line if is_plain else line.setdefault(part, {}))[name] = (
+                _shorter(value, above) if part == "inputs" else value
+            )
     return line | {"without": without} if without else line
 
 
@@ -166,7 +177,7 @@ def _row(entry: TaskEntry, case: Case, names: dict[Axis, str]) -> _Row:
 
 def _called(entry: TaskEntry, case: Case) -> tuple[str, str]:
     """The part of its id that is its own; and this in terms of its arguments, where the label makes it."""
-    whole = case_id(case.variant, case.provenance.model_dump(), "*", case.dtype)
+    whole = case_id(case.variant, case.provenance, "*", case.dtype)
     before, _, after = whole.partition("*")
     called = case.id.removeprefix(before).removesuffix(after)
     if f"{before}{called}{after}" != case.id:

@@ -15,7 +15,7 @@ from fastkernels.nn.cache import cache_owners
 from fastkernels.nn.routing import routers
 from fastkernels.nn.ternary_weights import usual_scale
 from fastkernels.records import Batch, Case, DType, Provenance, Routing, TensorSpec, View
-from fastkernels.registry.case_files import HELD_OUT, SHORT, case_id
+from fastkernels.registry.case_files import HELD_OUT, SHORT, by_tokens, case_id
 from fastkernels.registry.schema import ModelConfig, TaskEntry
 from fastkernels.registry.walk import TaskCall, signature_of
 
@@ -65,7 +65,7 @@ def case_of_call(call: TaskCall, origin: Origin) -> Case:
     phase = HELD_OUT if origin.held_out else origin.batch_name.partition("-")[0]
     provenance = Provenance(architecture=origin.architecture, config=config_name, phase=phase)
     return Case(
-        id=case_id(call.variant, provenance.model_dump(), _called(call, origin, inputs, routing), dtype),
+        id=case_id(call.variant, provenance, _called(call, origin, inputs, routing), dtype),
         task=call.task.id,
         variant=call.variant,
         size=origin.config.size,
@@ -151,11 +151,6 @@ def _dtype(module: nn.Module, inputs: Sequence[TensorSpec]) -> DType | None:
     own = [value for name, value in have.items() if usual_scale(name, have) is None]
     found = [str(value.dtype).removeprefix("torch.") for value in own]
     return next((_DTYPES[n] for n in (*found, *(spec.dtype for spec in inputs)) if n in SHORT), None)
-
-
-def by_tokens(spec: TensorSpec) -> tuple[int, ...]:
-    """Its shape, with the tokens first: positions on several axes have them last."""
-    return spec.shape[::-1] if spec.draw.startswith("step.positions") else spec.shape
 
 
 def cuts(task: TaskEntry) -> bool:
