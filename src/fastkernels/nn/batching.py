@@ -39,6 +39,10 @@ class Stacked:
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [stack(column, self.device) for column in zip(*calls)]
 
+    def begun(self, state: Any) -> Any:
+        """A loop's first state, on the device as the later ones are: one graph serves all of its steps."""
+        return state if self.device is None else _sent(state, self.device)
+
 
 class Packed:
     """Images uint8 [H, W, C], whose sides the patch size divides, as packed patches with values -1 .. 1.
@@ -238,6 +242,12 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def _sent(value: Any, device: torch.device) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_sent(part, device) for part in value]
+    return sent(value, device) if isinstance(value, Tensor) else value
 
 
 class Crossing:

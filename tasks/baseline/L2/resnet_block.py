@@ -7,7 +7,7 @@
 
 B images, Y, X rows and columns, C input and O output channels, t D features of an image's timestep. All
 convolutions are 3 x 3 with padding and bias; s is x itself, or a 1 x 1 convolution with bias where O is not
-C. Of a bottleneck narrow (to O / 4 channels) and widen are 1 x 1, conv is 3 x 3 with the stride, and norms are
+C. Of a bottleneck narrow (to O / 4 channels) and widen are 1 x 1, conv is 3 x 3 with the stride, norms
 folded; p is x itself, or, of another width or stride, the mean of 2 x 2 places at stride 2 and a 1 x 1
 convolution. Rounded to the dtype of x after each activation, product, convolution and sum.
 Mirrors diffusers.models.resnet.ResnetBlock2D without a time embedding and, timed, with one,
