@@ -141,7 +141,7 @@ class RTDetrV2ForObjectDetection(nn.Module):
         best_logits_BK, labels_BK = logits_BQC.gather(1, best_BKC).max(-1)
         centre_BK2, size_BK2 = boxes_BQ4.gather(1, best_BK1.expand(-1, -1, 4)).split(2, dim=-1)
         corners_BK4 = torch.cat((centre_BK2 - size_BK2 / 2, centre_BK2 + size_BK2 / 2), dim=-1)
-        corners_BK4[..., 0::2] *= columns  # a tensor of both would come from the host, which no graph can hold
+        corners_BK4[..., 0::2] *= columns  # a graph cannot hold a tensor of both, from the host
         corners_BK4[..., 1::2] *= rows
         return rows_of_detections(corners_BK4, best_logits_BK.to(corners_BK4.dtype).sigmoid(), labels_BK)
 
