@@ -28,8 +28,7 @@ class Block(nn.Module):
         self.attn = SerializedAttention(channels, num_heads, qkv_bias)
         self.norm2 = LayerNorm(channels)
         self.mlp = MLP(channels, int(channels * mlp_ratio), "gelu")
-        self.fuses_first = Fusion(self, "norm1")
-        self.fuses_second = Fusion(self, "norm2")
+        self.fuses = Fusion(self, "norm1", "norm2")
 
     def forward(
         self,
@@ -44,7 +43,7 @@ class Block(nn.Module):
         """feat [N, C], neighbors int32 [N, 27], order int64 [T], inverse int64 [N], cu_seqlens int32 [P+1],
         carried [N, C] -> [N, C]"""
         encoded_NC = self.cpe(feat if carried is None else carried, neighbors)
-        normed_NC, a_NC = add_and_norm(encoded_NC, feat, self.norm1, self.fuses_first)
+        normed_NC, a_NC = add_and_norm(encoded_NC, feat, self.norm1, self.fuses)
         attended_NC = self.attn(normed_NC, order, inverse, cu_seqlens, max_seqlen)
-        normed_NC, b_NC = add_and_norm(attended_NC, a_NC, self.norm2, self.fuses_second)
+        normed_NC, b_NC = add_and_norm(attended_NC, a_NC, self.norm2, self.fuses)
         return b_NC + self.mlp(normed_NC)

@@ -91,5 +91,7 @@ def test_the_names_are_those_of_the_installed_library(entry: TaskEntry, variant:
         call = getattr(production, "forward", production.__call__)
         made = production.__init__
     init, forward = ours(entry, variant)
+    if inspect.isbuiltin(call):
+        pytest.skip(f"{interface.of} is compiled and does not say its parameters")
     assert set(init) & set(names(made)) == set(interface.init)
     assert set(forward) & set(names(call)) == set(interface.forward)
