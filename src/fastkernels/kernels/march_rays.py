@@ -49,6 +49,8 @@ def _reference(
     next_R = torch.full_like(steps_R, -1)
     low, high = 0.5 - 0.5 * aabb_scale, 0.5 + 0.5 * aabb_scale
     slack = _undecided * max(1.0, abs(low))
+    # Directions are of length 1, so a ray is outside from here on. One of length 0 would never leave the box.
+    reach_R = (origins_R3 - 0.5).norm(dim=-1) + aabb_scale
     live = (steps_R >= 0).nonzero().squeeze(1)
     at, found = steps_R[live].long(), torch.zeros_like(live)
     while len(live):
@@ -56,7 +58,7 @@ def _reference(
         n_RP = starts_R[live, None] + k_RP
         t_RP = distance_of(n_RP, cone_angle)
         p_RP3 = origins_R3[live, None] + t_RP[..., None] * directions_R3[live, None]
-        is_in = ((p_RP3 >= low - slack) & (p_RP3 <= high + slack)).all(-1)
+        is_in = ((p_RP3 >= low - slack) & (p_RP3 <= high + slack)).all(-1) & (t_RP <= reach_R[live, None])
         is_taken = is_in & _occupied(p_RP3, density_grid_MB, side, aabb_scale, slack)
         rank_RP = is_taken.cumsum(-1) + found[:, None] - 1
         is_taken &= rank_RP < num_samples

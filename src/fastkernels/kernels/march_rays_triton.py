@@ -91,6 +91,8 @@ def _march(origins, directions, starts, steps, grid, out_x, out_deltas, out_step
     dz = tl.load(directions + 3 * ray + 2, mask=is_there, other=1.0)
     start = tl.load(starts + ray, mask=is_there, other=0.0)
     step = tl.load(steps + ray, mask=is_there, other=-1)
+    # Directions are of length 1, so a ray is outside from here on. One of length 0 would never leave the box.
+    reach = tl.sqrt((ox - 0.5) * (ox - 0.5) + (oy - 0.5) * (oy - 0.5) + (oz - 0.5) * (oz - 0.5)) + size
     found = tl.zeros([BLOCK], tl.int32)
     goes_on = step >= 0
     left = tl.max(goes_on.to(tl.int32), 0)
@@ -99,7 +101,7 @@ def _march(origins, directions, starts, steps, grid, out_x, out_deltas, out_step
         t = _distance(n, rate, first, last, NEAR, FAR, S_MIN, S_MAX, IS_EVEN)
         px, py, pz = ox + t * dx, oy + t * dy, oz + t * dz
         is_in = (px >= low) & (px <= high) & (py >= low) & (py <= high) & (pz >= low) & (pz <= high)
-        goes_on = goes_on & is_in
+        goes_on = goes_on & is_in & (t <= reach)
         x, y, z = px - 0.5, py - 0.5, pz - 0.5
         largest = tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.abs(z))
         mip = tl.zeros([BLOCK], tl.int32)

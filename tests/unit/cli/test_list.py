@@ -26,7 +26,8 @@ def test_tasks_are_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["L1/rms_nor?"], ["tasks", "L1/rms_nor?"], ["tasks", "rms_norm"], ["rms_nor?", "--level", "1"]]
+    "arguments",
+    [["L1/rms_nor?"], ["tasks", "L1/rms_nor?"], ["tasks", "rms_norm"], ["rms_nor?", "--level", "1"]],
 )
 def test_patterns(arguments: list[str]) -> None:
     (row,) = rows(*arguments)

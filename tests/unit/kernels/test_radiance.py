@@ -56,6 +56,16 @@ def test_samples_are_the_places_in_occupied_cells(name: str, impl: str):
 
 
 @pytest.mark.parametrize("impl", [REFERENCE, TRITON])
+def test_a_ray_without_a_direction_ends(impl: str):
+    """It would stay in its cell, which is free."""
+    origins, directions, starts, steps, grid, *rest = cases.march("two")
+    given = torch.full_like(origins, 0.5), torch.zeros_like(directions), starts, steps, torch.zeros_like(grid)
+    _, deltas, following = kernels.march_rays(*given, *rest, impl=impl)
+    assert not deltas.any()
+    assert bool((following == -1).all())
+
+
+@pytest.mark.parametrize("impl", [REFERENCE, TRITON])
 @pytest.mark.parametrize("name", cases.SUMS)
 def test_samples_are_blended(name: str, impl: str):
     args = cases.samples(name)
