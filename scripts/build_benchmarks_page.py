@@ -36,6 +36,7 @@ faster one. A figure belongs to the device that heads its table.
 """
 EMPTY = "\nNo report yet: put the JSON of `fk kernels --json` and `fk eval --json` there.\n"
 COLUMNS = ("report", "made", "revision", "result")
+LISTED_S = 4.0  # groups of tests that take less are one row
 _KINDS_OF_FK = ("kernels", "eval")
 _NO_RESULTS = ("kind", "start_s", "cut_off", "size", "left", "names", "shown")  # facts that are no outcome
 
@@ -68,10 +69,13 @@ def _tests(show: Show) -> str:
     if show.facts["kind"] != "test-seconds":
         return ""
     facts, columns = show.facts, ("group", "tests", "s", "CPU s", "s at 48 architectures")
-    cells = ("group", "tests", "share_s", "cpu_s", "share_s_at_48")
+    cells = ("tests", "share_s", "cpu_s", "share_s_at_48")
+    groups = [row for row in facts["rows"] if row["share_s"] >= LISTED_S]
+    small = [row for row in facts["rows"] if row["share_s"] < LISTED_S]
+    others = {"group": f"{len(small)} others", **{cell: sum(row[cell] for row in small) for cell in cells}}
     rows = [
-        [row["group"], str(row["tests"]), *(f"{row[cell]:.1f}" for cell in cells[2:])]
-        for row in facts["rows"]
+        [row["group"], str(row["tests"]), *(f"{row[cell]:.1f}" for cell in cells[1:])]
+        for row in [*groups, others]
     ]
     return (
         f"\n## What `make test` takes\n\n{facts['minutes']:.1f} minutes on {show.environment.device}; "
