@@ -39,10 +39,6 @@ class Stacked:
     def join(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         return [stack(column, self.device) for column in zip(*calls)]
 
-    def begun(self, state: Any) -> Any:
-        """A loop's first state, on the device as the later ones are: one graph serves all of its steps."""
-        return state if self.device is None else _sent(state, self.device)
-
 
 class Packed:
     """Images uint8 [H, W, C], whose sides the patch size divides, as packed patches with values -1 .. 1.
@@ -244,12 +240,6 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def _sent(value: Any, device: torch.device) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_sent(part, device) for part in value]
-    return sent(value, device) if isinstance(value, Tensor) else value
-
-
 class Crossing:
     """Tensors of the host that cross to the device in one copy, because they lie in one buffer. forms: their
     shapes and dtypes. Among the arguments of a launch it stands for all of them, in order."""
@@ -326,14 +316,14 @@ def together(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     return stacked
 
 
-def key_of(value: Any) -> Hashable:
+def key_of(value: Any, by_device: bool = True) -> Hashable:
     """The shapes, dtypes and devices of tensors, and everything else as it is: the signature of arguments."""
     if isinstance(value, Tensor):
-        return (value.shape, value.dtype, value.device)
+        return (value.shape, value.dtype, value.device if by_device else None)
     if isinstance(value, Crossing):
         return value.forms
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *(key_of(part) for part in value))
+        return (type(value).__name__, *(key_of(part, by_device) for part in value))
     return value
 
 

@@ -56,8 +56,6 @@ class BatchStage:
         with torch.inference_mode():
             calls = [args for _, args in batch]
             args = self.batching.join(calls)
-            if key[1] > 1 and isinstance(self.batching, Stacked):
-                args[0] = self.batching.begun(args[0])
             result = self.function(*args)
             for _ in range(key[1] - 1):
                 result = self.function(result, *args[1:])

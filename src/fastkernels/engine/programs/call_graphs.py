@@ -68,7 +68,8 @@ class CallGraphs:
         """The graph for such a call, captured now if it is the second; or None and why it runs eagerly."""
         if self.pool.disabled is not None:
             return None, self.pool.disabled
-        key = key_of(args)
+        # Inputs are copied to where the graph reads them, a loop's first state from the host, later ones not.
+        key = key_of(args, by_device=False)
         if (captured := self.captures.made.get(key)) is not None:
             return captured, None
         if key not in self.captures:
